@@ -1,0 +1,33 @@
+# Each command makes the virtual environment, installs what it needs and runs:
+# a new machine needs python3 (3.11 or newer) and make, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-all check bench clean
+
+demo: $(STAMP)
+	$(BIN)/gbplearn demo
+
+test: check
+	$(BIN)/pytest -q -n 2
+
+test-all: check
+	$(BIN)/pytest -q -n 2 -m "slow or not slow"
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/engine.py
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,191 @@
+"""Edge sets: how the messages of one argument of a factor group meet the units of a variable.
+
+Arrays on the variable side have shape `unit_shape + trail`, arrays on the factor side `(F, n) + trail`: `F`
+factors with `n` units each. `trail` is empty for scalars, and for blocks `(d,)` (information) or `(d, d)`.
+Nothing here knows what a message means; all operations are sums and copies.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .linalg import sum_of_others
+from .view import View
+
+
+class Edges(eqx.Module):
+    """One edge set. `injective`: no unit occurs twice, so a pooled message is the message itself."""
+
+    injective: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def spread(self, x: Array) -> Array:
+        """From units to edges: every edge gets its unit's value. The first axis may be 1 for shared units."""
+
+    @abc.abstractmethod
+    def pool(self, e: Array) -> Array:
+        """From edges to units: the sum of the edges of each unit; zero for units without an edge."""
+
+    @abc.abstractmethod
+    def others(self, e: Array) -> Array:
+        """For each edge the sum of the *other* edges of its unit in this set, summed without cancellation."""
+
+
+class SliceEdges(Edges):
+    """Units chosen by slices: copies are slices and paddings, which the compiler fuses into its loops."""
+
+    slices: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
+    shape: tuple[int, int] = eqx.field(static=True)
+    injective: ClassVar[bool] = True
+
+    def spread(self, x: Array) -> Array:
+        """Slice."""
+        trail = x.shape[len(self.unit_shape) :]
+        starts = [a for a, _, _ in self.slices]
+        limits = [a + (n - 1) * step + 1 if n else a for a, n, step in self.slices]
+        steps = [step for _, _, step in self.slices]
+        zeros, ones = [0] * len(trail), [1] * len(trail)
+        cut = lax.slice(x, starts + zeros, limits + list(trail), steps + ones)
+        return cut.reshape(*self.shape, *trail)
+
+    def pool(self, e: Array) -> Array:
+        """Pad with zeros."""
+        trail = e.shape[2:]
+        sizes = [n for _, n, _ in self.slices]
+        config = []
+        for (start, size, step), length in zip(self.slices, self.unit_shape):
+            covered = (size - 1) * step + 1 if size else 0
+            config.append((start, length - start - covered, step - 1))
+        config += [(0, 0, 0)] * len(trail)
+        return lax.pad(e.reshape(*sizes, *trail), jnp.zeros((), e.dtype), config)
+
+    def others(self, e: Array) -> Array:
+        """None: a slice holds every unit once."""
+        return jnp.zeros_like(e)
+
+
+class IndexEdges(Edges):
+    """Units chosen by an index array in which none occurs twice."""
+
+    index: Array  # (F, n): the unit of each edge
+    edge_of: Array  # (units,): the edge of each unit, or F n where it has none
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
+    injective: ClassVar[bool] = True
+
+    def spread(self, x: Array) -> Array:
+        """Gather."""
+        return _take(x.reshape(-1, *x.shape[len(self.unit_shape) :]), self.index)
+
+    def pool(self, e: Array) -> Array:
+        """Gather by the inverse index: cheaper than a scatter."""
+        trail = e.shape[2:]
+        return _take(_with_zero(e.reshape(-1, *trail)), self.edge_of).reshape(*self.unit_shape, *trail)
+
+    def others(self, e: Array) -> Array:
+        """None: every unit occurs once."""
+        return jnp.zeros_like(e)
+
+
+class RepeatedEdges(Edges):
+    """Units chosen by an index array, any number of times.
+
+    Units are sorted into buckets by how many edges they have, rounded up to a power of two, so that the edges of
+    a bucket form a rectangle padded with zeros: sums over all edges, and over all but one, are then plain row
+    operations. Padding at most doubles the number of edges.
+    """
+
+    index: Array  # (F, n)
+    buckets: tuple[Array, ...]  # each (units in it, width): edge numbers, F n for padding
+    unit_at: Array  # (units,): position of a unit in the joined buckets
+    edge_at: Array  # (F n,): position of an edge in the joined, flattened buckets
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
+    injective: ClassVar[bool] = False
+
+    def spread(self, x: Array) -> Array:
+        """Gather."""
+        return _take(x.reshape(-1, *x.shape[len(self.unit_shape) :]), self.index)
+
+    def pool(self, e: Array) -> Array:
+        """Row sums of the buckets."""
+        trail = e.shape[2:]
+        flat = _with_zero(e.reshape(-1, *trail))
+        sums = jnp.concatenate([_take(flat, b).sum(1) for b in self.buckets])
+        return _take(_with_zero(sums), self.unit_at).reshape(*self.unit_shape, *trail)
+
+    def others(self, e: Array) -> Array:
+        """Row sums of the buckets, without the edge itself."""
+        trail = e.shape[2:]
+        flat = _with_zero(e.reshape(-1, *trail))
+        rows = [sum_of_others(_take(flat, b), 1).reshape(-1, *trail) for b in self.buckets]
+        return _take(jnp.concatenate(rows), self.edge_at).reshape(e.shape)
+
+
+class SharedEdges(Edges):
+    """The same units in every factor of the group."""
+
+    inner: Edges  # of a group of one factor
+    factors: int = eqx.field(static=True)
+    injective: ClassVar[bool] = False
+
+    def spread(self, x: Array) -> Array:
+        """One row, which broadcasts over the factors."""
+        return self.inner.spread(x)
+
+    def pool(self, e: Array) -> Array:
+        """Sum over the factors."""
+        return self.inner.pool(e.sum(0, keepdims=True))
+
+    def others(self, e: Array) -> Array:
+        """Sum over the other factors."""
+        return sum_of_others(e, 0)
+
+
+def make_edges(view: View, factors: int) -> Edges:
+    """The edge set of a view in a group of `factors` factors."""
+    if view.shape[0] == 1 and factors > 1:
+        return SharedEdges(make_edges(view, 1), factors)
+    unit_shape = view.variable.unit_shape
+    if view.slices is not None:
+        return SliceEdges(view.slices, unit_shape, (view.shape[0], view.units))
+    ids = view.unit_ids()
+    units, edges = math.prod(unit_shape), ids.size
+    counts = np.bincount(ids.ravel(), minlength=units)
+    index = jnp.asarray(ids, jnp.int32)
+    if counts.max(initial=0) <= 1:
+        edge_of = np.full(units, edges, np.int32)
+        edge_of[ids.ravel()] = np.arange(edges, dtype=np.int32)
+        return IndexEdges(index, jnp.asarray(edge_of), unit_shape)
+    order = np.argsort(ids.ravel(), kind="stable").astype(np.int32)  # edges, those of a unit side by side
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    unit_at = np.full(units, np.count_nonzero(counts), np.int32)
+    edge_at = np.zeros(edges, np.int32)
+    buckets, seen_units, seen_slots, low, width = [], 0, 0, 0, 1
+    while low < counts.max():
+        inside = np.flatnonzero((counts > low) & (counts <= width))
+        if len(inside):
+            slot = np.arange(width)
+            present = slot < counts[inside, None]
+            bucket = np.where(present, order[np.minimum(first[inside, None] + slot, edges - 1)], edges)
+            buckets.append(jnp.asarray(bucket, jnp.int32))
+            unit_at[inside] = seen_units + np.arange(len(inside))
+            edge_at[bucket[present]] = seen_slots + np.flatnonzero(present.ravel())
+            seen_units, seen_slots = seen_units + len(inside), seen_slots + bucket.size
+        low, width = width, 2 * width
+    return RepeatedEdges(index, tuple(buckets), jnp.asarray(unit_at), jnp.asarray(edge_at), unit_shape)
+
+
+def _take(x: Array, index: Array) -> Array:
+    return jnp.take(x, index, axis=0, mode="clip")
+
+
+def _with_zero(x: Array) -> Array:
+    """One more row of zeros, for positions without an edge to point to."""
+    return jnp.concatenate([x, jnp.zeros((1, *x.shape[1:]), x.dtype)])

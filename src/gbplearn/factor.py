@@ -1,0 +1,237 @@
+"""Factors: a measurement function, what it is measured on, and how noisy it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+
+from .robust import Kernel
+from .view import Variable, View, check_once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Factor:
+    """A group of factors with one measurement function: energy `rho(|y - h(x)|²_Sy)` each, `d² / 2` if not robust.
+
+    ```python
+    gbp.Factor(lambda a, b: b - a, (x[:-1], x[1:]), y=1.0, sigma=0.1, name="odometry")
+    ```
+
+    **Arguments:**
+
+    - `h`: measurement function of one factor: takes one row of every argument, returns a scalar (M = 1) or an array,
+        flattened to M. Must be a JAX function. Define it once and use it again: what is compiled is kept by function.
+    - `args`: views of variables, or plain arrays (known constants), in the order of `h`'s arguments. The first axis runs
+        over the factors; a first axis of length 1 is shared by all.
+    - `y`: measurement, broadcast to `(F,) + h's shape`.
+    - `sigma`: its standard deviation, broadcast like `y`.
+    - `covariance`: instead of `sigma`, `(M, M)` or `(F, M, M)`.
+    - `robust`: `gbp.Tukey(N)`, `gbp.Huber(N)` or None.
+    - `robust_over`: axes of `(F,) + h's shape` whose energies are summed before the robust switch. By default all axes
+        of `h`: one switch a factor. `()` gives each output its own switch (independent noise only), `(0,)` adds the
+        factor axis: one switch for all factors.
+    - `jacobian`: a function of the same arguments that returns a tuple, for every argument (constants too) an array of
+        shape `h's shape + argument's shape`. By default `h` is differentiated automatically.
+    - `linear`: `h` is affine in its variables: it is linearised once.
+    - `name`: how messages to the user call it; by default the name of `h`.
+    """
+
+    h: Callable[..., Any]
+    args: tuple[Any, ...]
+    y: ArrayLike | Sequence[Any] = 0.0
+    sigma: ArrayLike | Sequence[Any] | None = None
+    covariance: ArrayLike | Sequence[Any] | None = None
+    robust: Kernel | None = None
+    robust_over: int | Sequence[int] | None = None
+    jacobian: Callable[..., Any] | None = None
+    linear: bool = False
+    name: str = ""
+
+    def __post_init__(self):
+        put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
+        if not self.name:
+            name = getattr(self.h, "__name__", type(self.h).__name__)
+            put("name", "factor" if name == "<lambda>" else name)
+        if not isinstance(self.args, (tuple, list)):
+            put("args", (self.args,))
+        put("args", tuple(self._argument(i, a) for i, a in enumerate(self.args)))
+        if not any(isinstance(a, View) for a in self.args):
+            raise ValueError(f"factor '{self.name}': at least one argument must be a view of a variable")
+        put("factors", self._count())
+        for variable in {a.variable.name for a in self.views}:
+            check_once(self.name, self.factors, [v for v in self.views if v.variable.name == variable])
+        put("h_shape", self._measure())
+        put("y", self._observation())
+        put("noise", self._noise())
+        put("switch_axes", self._switch_axes())
+
+    factors: int = dataclasses.field(init=False)  # F
+    h_shape: tuple[int, ...] = dataclasses.field(init=False)
+    noise: np.ndarray = dataclasses.field(init=False)  # variances (F | 1, M), or covariances (F | 1, M, M)
+    switch_axes: tuple[int, ...] = dataclasses.field(init=False)  # of (F,) + h_shape
+
+    @property
+    def outputs(self) -> int:
+        """M, the number of measurements of one factor."""
+        return math.prod(self.h_shape)
+
+    @property
+    def views(self) -> list[View]:
+        """The arguments that are variables."""
+        return [a for a in self.args if isinstance(a, View)]
+
+    def _argument(self, i: int, a: Any) -> View | np.ndarray:
+        if isinstance(a, Variable):
+            a = a[:]
+        if isinstance(a, View):
+            if not a.shape:
+                raise ValueError(f"factor '{self.name}': argument {i} ('{a.variable.name}') has no factor axis")
+            return a
+        try:
+            array = np.asarray(a)
+        except ValueError as error:
+            raise ValueError(f"factor '{self.name}': argument {i}: {error}") from None
+        if array.dtype == object or array.ndim == 0:
+            raise ValueError(f"factor '{self.name}': argument {i} must be a view, or an array with a factor axis")
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            raise ValueError(f"factor '{self.name}': the constant argument {i} holds NaN or infinity")
+        return array
+
+    def _count(self) -> int:
+        lengths = {i: a.shape[0] for i, a in enumerate(self.args)}
+        long = {n for n in lengths.values() if n != 1}
+        if len(long) > 1:
+            told = ", ".join(
+                f"{a.variable.name if isinstance(a, View) else f'argument {i}'}: {lengths[i]}"
+                for i, a in enumerate(self.args)
+            )
+            raise ValueError(f"factor '{self.name}': the first axes of its arguments do not fit ({told})")
+        if 0 in long:
+            raise ValueError(f"factor '{self.name}' has no factors: an argument has a first axis of length 0")
+        return long.pop() if long else 1
+
+    def _measure(self) -> tuple[int, ...]:
+        floating = jnp.result_type(float)
+        rows = [
+            jax.ShapeDtypeStruct(a.row_shape, floating)
+            if isinstance(a, View)
+            else jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype)
+            for a in self.args
+        ]
+        try:
+            out = jax.eval_shape(self.h, *rows)
+        except Exception as error:
+            shapes = ", ".join(str(r.shape) for r in rows)
+            text = str(error).split("\n")[0]
+            raise ValueError(f"factor '{self.name}': h failed on arguments of shape {shapes}: {text}") from error
+        if not hasattr(out, "shape") or not jnp.issubdtype(out.dtype, jnp.floating):
+            raise ValueError(f"factor '{self.name}': h must return one array of real numbers, it returns {out}")
+        if math.prod(out.shape) == 0:
+            raise ValueError(f"factor '{self.name}': h returns an empty array of shape {out.shape}")
+        return tuple(out.shape)
+
+    def _broadcast(self, value: Any, what: str) -> np.ndarray:
+        """To `(F | 1, M)`: a value that is the same for all factors is stored once."""
+        try:
+            array = np.asarray(value, float)
+        except (ValueError, TypeError):
+            raise ValueError(f"factor '{self.name}': {what} must be an array of numbers") from None
+        target = (self.factors, *self.h_shape)
+        try:
+            np.broadcast_shapes(array.shape, target)
+            np.broadcast_to(array, target)
+        except ValueError:
+            raise ValueError(
+                f"factor '{self.name}': {what} of shape {array.shape} does not fit {self.factors} factors whose h has "
+                f"shape {self.h_shape}: it must broadcast to {target}"
+            ) from None
+        if not np.isfinite(array).all():
+            raise ValueError(f"factor '{self.name}': {what} holds NaN or infinity")
+        per_factor = array.ndim == len(target) and array.shape[0] == self.factors
+        rows = self.factors if per_factor else 1
+        return np.broadcast_to(array, (rows, *self.h_shape)).reshape(rows, self.outputs)
+
+    def _observation(self) -> np.ndarray:
+        return self._broadcast(self.y, "y")
+
+    def _noise(self) -> np.ndarray:
+        if (self.sigma is None) == (self.covariance is None):
+            raise ValueError(f"factor '{self.name}': give one of sigma (standard deviation) and covariance")
+        if self.sigma is not None:
+            s = self._broadcast(self.sigma, "sigma")
+            if not (s > 0).all():
+                raise ValueError(f"factor '{self.name}': every sigma must be > 0")
+            return s * s
+        m = self.outputs
+        c = np.asarray(self.covariance, float)
+        if c.shape not in ((m, m), (self.factors, m, m)):
+            raise ValueError(
+                f"factor '{self.name}': covariance has shape {c.shape}, must be {(m, m)} or {(self.factors, m, m)}"
+            )
+        c = c.reshape(-1, m, m)
+        symmetric = np.isfinite(c).all() and np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-5, atol=0)
+        try:
+            if not symmetric:
+                raise np.linalg.LinAlgError
+            np.linalg.cholesky(c)
+        except np.linalg.LinAlgError:
+            raise ValueError(
+                f"factor '{self.name}': every covariance must be symmetric and positive definite"
+            ) from None
+        return c
+
+    def _switch_axes(self) -> tuple[int, ...]:
+        ndim = 1 + len(self.h_shape)
+        if self.robust_over is None:
+            return tuple(range(1, ndim))
+        if self.robust is None:
+            raise ValueError(f"factor '{self.name}': robust_over needs a robust energy (robust=gbp.Tukey(...))")
+        named = (self.robust_over,) if isinstance(self.robust_over, int) else tuple(self.robust_over)
+        if any(not -ndim <= a < ndim for a in named):
+            raise ValueError(f"factor '{self.name}': robust_over {named} names axes of {(self.factors, *self.h_shape)}")
+        axes = tuple(sorted({a % ndim for a in named}))
+        if self.covariance is not None and not set(range(1, ndim)) <= set(axes):
+            raise ValueError(f"factor '{self.name}': with a full covariance the outputs share one robust switch")
+        return axes
+
+
+def check_jacobian(factor: Factor, *, seed: int = 0, tolerance: float = 1e-3) -> float:
+    """Compare `factor.jacobian` with automatic differentiation of `factor.h` at a random point of each factor.
+
+    **Returns:** the largest difference, relative to the largest entry. Above `tolerance` it raises a `ValueError` that
+    names the argument.
+    """
+    if factor.jacobian is None:
+        raise ValueError(f"factor '{factor.name}' has no jacobian= to check")
+    rng = np.random.default_rng(seed)
+    rows = [
+        jnp.asarray(rng.standard_normal((factor.factors, *a.row_shape)), jnp.result_type(float))
+        if isinstance(a, View)
+        else jnp.broadcast_to(jnp.asarray(a), (factor.factors, *a.shape[1:]))
+        for a in factor.args
+    ]
+    given = jax.vmap(factor.jacobian)(*rows)
+    if not isinstance(given, (tuple, list)) or len(given) != len(factor.args):
+        raise ValueError(f"factor '{factor.name}': jacobian must return a tuple of {len(factor.args)} arrays")
+    worst = 0.0
+    for i, a in enumerate(factor.args):
+        if not isinstance(a, View):
+            continue
+        right = np.asarray(jax.vmap(jax.jacfwd(factor.h, argnums=i))(*rows))
+        if given[i].shape != right.shape:
+            raise ValueError(
+                f"factor '{factor.name}': jacobian of argument {i} has shape {given[i].shape[1:]}, "
+                f"must be {right.shape[1:]}"
+            )
+        off = float(np.abs(np.asarray(given[i]) - right).max() / max(np.abs(right).max(), 1e-30))
+        if not off <= tolerance:
+            raise ValueError(f"factor '{factor.name}': jacobian of argument {i} is off by {off:.2g} (relative)")
+        worst = max(worst, off)
+    return worst

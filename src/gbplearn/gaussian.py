@@ -1,0 +1,243 @@
+"""Gaussians in natural parameters: all message algebra lives here."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
+
+from . import linalg
+
+# The precision of an observed value. A power of two, so that `value * POINT / POINT` is exact; large
+# enough that nothing can be added to it in float32 or float64, small enough that values up to 1e14 fit.
+POINT = 2.0**80
+
+
+class Gaussian(eqx.Module):
+    """An array of Gaussian densities in natural parameters: `p(x) ∝ exp(eta x - lam x² / 2)`.
+
+    `eta` (information) and `lam` (precision) have one shape: every element is a scalar Gaussian. In
+    *block form* `lam` has one more axis than `eta`: the last axis of `eta` is one vector variable,
+    `p(x) ∝ exp(eta' x - x' lam x / 2)`, and the last two axes of `lam` are its precision matrix.
+
+    Products of densities are sums of natural parameters: `a * b` multiplies densities, `a / b` takes
+    `b` out again. A precision of zero means that nothing is known.
+    """
+
+    eta: Array
+    lam: Array
+
+    def __check_init__(self):
+        block = self.lam.ndim == self.eta.ndim + 1 and self.lam.shape == (*self.eta.shape, *self.eta.shape[-1:])
+        if not block and self.lam.shape != self.eta.shape:
+            raise ValueError(
+                f"Gaussian: eta has shape {self.eta.shape} and lam {self.lam.shape}; lam must have the same shape, "
+                "or in block form one more axis of the length of the last"
+            )
+
+    @classmethod
+    def from_moments(
+        cls,
+        mean: ArrayLike,
+        std: ArrayLike | None = None,
+        *,
+        covariance: ArrayLike | None = None,
+    ) -> Gaussian:
+        """Gaussians with the given moments: `lam = 1 / std²`, `eta = lam mean`.
+
+        **Arguments:**
+
+        - `mean`: the means.
+        - `std`: standard deviations, broadcast against `mean`; all positive.
+        - `covariance`: instead of `std`, covariance matrices `(..., d, d)` over the last axis of `mean`:
+            the result is in block form.
+        """
+        m = _floats(mean, "mean")
+        if (std is None) == (covariance is None):
+            raise ValueError("Gaussian.from_moments takes one of std and covariance")
+        if covariance is None:
+            s = _floats(std, "std")
+            if not _traced(s) and not bool(jnp.all(s > 0)):
+                raise ValueError("Gaussian.from_moments: every std must be > 0")
+            m, s = jnp.broadcast_arrays(m, s.astype(m.dtype))
+            lam = 1 / (s * s)
+            return cls(lam * m, lam)
+        c = _floats(covariance, "covariance").astype(m.dtype)
+        if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
+            raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
+        if not _traced(c) and not bool(jnp.all(linalg.scaled_cholesky(c)[2])):
+            raise ValueError("Gaussian.from_moments: every covariance must be symmetric and positive definite")
+        shape = jnp.broadcast_shapes(m.shape, c.shape[:-1])
+        lam = linalg.spd_inverse(jnp.broadcast_to(c, (*shape, shape[-1])))
+        m = jnp.broadcast_to(m, shape)
+        return cls(jnp.einsum("...ij,...j->...i", lam, m), lam)
+
+    @classmethod
+    def point(cls, value: ArrayLike, *, block: bool = False) -> Gaussian:
+        """Observed values: so precise that no other message can move them; their mean is `value` exactly."""
+        v = _floats(value, "value")
+        if not block:
+            return cls(v * POINT, jnp.full_like(v, POINT))
+        d = v.shape[-1]
+        return cls(v * POINT, jnp.broadcast_to(jnp.eye(d, dtype=v.dtype) * POINT, (*v.shape, d)))
+
+    @classmethod
+    def flat(cls, shape: tuple[int, ...], *, block: bool = False, dtype: jnp.dtype | None = None) -> Gaussian:
+        """Nothing known: zero precision."""
+        dtype = jnp.result_type(float) if dtype is None else dtype
+        return cls(jnp.zeros(shape, dtype), jnp.zeros((*shape, *shape[-1:]) if block else shape, dtype))
+
+    @property
+    def block(self) -> bool:
+        """Whether the last axis is one vector variable with a full precision matrix."""
+        return self.lam.ndim > self.eta.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the mean."""
+        return self.eta.shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Floating-point type."""
+        return self.eta.dtype
+
+    @property
+    def proper(self) -> Bool[Array, "..."]:
+        """Which Gaussians can be normalised (blocks: one answer a block)."""
+        if not self.block:
+            return self.lam > 0
+        return linalg.scaled_cholesky(self.lam)[2]
+
+    @property
+    def mean(self) -> Float[Array, "..."]:
+        """`lam^-1 eta`; zero along directions of which nothing is known."""
+        if not self.block:
+            return jnp.where(self.lam > 0, self.eta / jnp.where(self.lam > 0, self.lam, 1), 0)
+        return jnp.einsum("...ij,...j->...i", self._pseudo_covariance()[0], self.eta)
+
+    @property
+    def variance(self) -> Float[Array, "..."]:
+        """Marginal variances; infinite where nothing is known."""
+        if not self.block:
+            return jnp.where(self.lam > 0, 1 / jnp.where(self.lam > 0, self.lam, 1), jnp.inf)
+        inverse, null = self._pseudo_covariance()
+        unknown = jnp.any(jnp.abs(null) > 0, -1)
+        return jnp.where(unknown, jnp.inf, jnp.diagonal(inverse, axis1=-2, axis2=-1))
+
+    @property
+    def std(self) -> Float[Array, "..."]:
+        """Marginal standard deviations."""
+        return jnp.sqrt(self.variance)
+
+    @property
+    def covariance(self) -> Float[Array, "... d d"]:
+        """`lam^-1` in block form; infinite on the diagonal where nothing is known."""
+        if not self.block:
+            raise ValueError("Gaussian.covariance belongs to the block form; scalar Gaussians have .variance")
+        inverse, _ = self._pseudo_covariance()
+        return jnp.where(jnp.eye(self.shape[-1], dtype=bool), self.variance[..., None], inverse)
+
+    def _pseudo_covariance(self) -> tuple[Array, Array]:
+        """Inverse precision, and what spans the unknown directions. The slow road only if it is needed."""
+        _, _, good = linalg.scaled_cholesky(self.lam)
+        return lax.cond(
+            jnp.all(good),
+            lambda lam: (linalg.spd_inverse(lam), jnp.zeros_like(lam)),
+            linalg.split_semidefinite,
+            self.lam,
+        )
+
+    def __mul__(self, other: Gaussian) -> Gaussian:
+        """Product of densities."""
+        self._same_form(other)
+        return Gaussian(self.eta + other.eta, self.lam + other.lam)
+
+    def __truediv__(self, other: Gaussian) -> Gaussian:
+        """Quotient of densities: what is left of `self` when `other` is taken out."""
+        self._same_form(other)
+        return Gaussian(self.eta - other.eta, self.lam - other.lam)
+
+    def __getitem__(self, index) -> Gaussian:
+        """A part of the array of Gaussians; in block form the last axis stays whole."""
+        eta = self.eta[index]
+        lam = self.lam[index]
+        if self.block and (eta.ndim == 0 or eta.shape[-1] != self.shape[-1]):
+            raise IndexError("the last axis of Gaussians in block form is one variable and cannot be indexed")
+        return Gaussian(eta, lam)
+
+    def _same_form(self, other: Gaussian) -> None:
+        if self.block != other.block:
+            raise ValueError(f"Gaussian: scalar and block form do not mix (shapes {self.shape}, {other.shape})")
+
+    def mix(self, other: Gaussian, weight: ArrayLike) -> Gaussian:
+        """`self^weight * other^(1 - weight)`: natural parameters interpolated, as damping does."""
+        return jax.tree.map(lambda a, b: weight * a + (1 - weight) * b, self, other)
+
+    def where(self, condition: Bool[Array, "..."], other: Gaussian) -> Gaussian:
+        """`self` where `condition` (one answer a variable: no last axis in block form), else `other`."""
+        wide = condition[..., None] if self.block else condition
+        full = wide[..., None] if self.block else wide
+        return Gaussian(jnp.where(wide, self.eta, other.eta), jnp.where(full, self.lam, other.lam))
+
+    def as_block(self) -> Gaussian:
+        """The same density with the last axis as one vector variable: a diagonal precision matrix."""
+        if self.block:
+            return self
+        return Gaussian(self.eta, self.lam[..., None] * jnp.eye(self.shape[-1], dtype=self.dtype))
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Gaussian:
+        """The same densities, repeated to a larger shape."""
+        lam_shape = (*shape, shape[-1]) if self.block else shape
+        return Gaussian(jnp.broadcast_to(self.eta, shape), jnp.broadcast_to(self.lam, lam_shape))
+
+    def astype(self, dtype: jnp.dtype) -> Gaussian:
+        """The same densities in another floating-point type."""
+        return jax.tree.map(lambda a: a.astype(dtype), self)
+
+    def sample(self, key: PRNGKeyArray | Array, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+        """Independent draws, of shape `shape + self.shape`. Every Gaussian must be proper."""
+        noise = jax.random.normal(key, (*shape, *self.shape), self.dtype)
+        if not self.block:
+            return self.mean + noise * self.std
+        factor, scale, _ = linalg.scaled_cholesky(self.lam)
+        # lam = D^-1 L L' D^-1, so D L^-T noise has covariance lam^-1.
+        factor = jnp.broadcast_to(factor, (*noise.shape, noise.shape[-1]))
+        half = lax.linalg.triangular_solve(factor, noise[..., None], left_side=True, lower=True, transpose_a=True)
+        return self.mean + half[..., 0] * scale
+
+    def log_density(self, x: ArrayLike) -> Float[Array, "..."]:
+        """`log p(x)`, normalised: `(log |lam / 2π| - (x - mean)' lam (x - mean)) / 2`."""
+        d = jnp.asarray(x, self.dtype) - self.mean
+        if not self.block:
+            return 0.5 * (jnp.log(self.lam / (2 * jnp.pi)) - self.lam * d * d)
+        n = self.shape[-1]
+        return 0.5 * (linalg.log_determinant(self.lam) - n * jnp.log(2 * jnp.pi) - linalg.quadratic(self.lam, d))
+
+    def kl(self, other: Gaussian) -> Float[Array, "..."]:
+        """`KL(self || other)` for each Gaussian: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
+        self._same_form(other)
+        d = self.mean - other.mean
+        if not self.block:
+            ratio = other.lam / self.lam
+            # ratio - 1 - log ratio is what is left of two nearly equal numbers: log1p keeps its digits.
+            excess = ratio - 1
+            return 0.5 * (excess - jnp.log1p(excess) + other.lam * d * d)
+        trace = jnp.trace(linalg.spd_solve(self.lam, other.lam), axis1=-2, axis2=-1)
+        logs = linalg.log_determinant(self.lam) - linalg.log_determinant(other.lam)
+        return 0.5 * (trace - self.shape[-1] + logs + linalg.quadratic(other.lam, d))
+
+
+def _floats(x: ArrayLike | None, name: str) -> Array:
+    a = jnp.asarray(x)
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        a = a.astype(jnp.result_type(float))
+    if not _traced(a) and not bool(jnp.all(jnp.isfinite(a))):
+        raise ValueError(f"Gaussian: {name} holds NaN or infinity")
+    return a
+
+
+def _traced(x: Array) -> bool:
+    return isinstance(x, jax.core.Tracer)

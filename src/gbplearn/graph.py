@@ -1,0 +1,353 @@
+"""FactorGraph: variables, factors and evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import ArrayLike
+
+from .factor import Factor
+from .gaussian import POINT, Gaussian
+from .group import Group, Linear, make_group
+from .problem import Problem
+from .view import Variable, View, check_once
+
+Kind = Literal["activation", "parameter"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    variable: Variable
+    prior: Gaussian
+    start: Array
+    kind: Kind
+
+
+class FactorGraph:
+    """Variables and the factors between them; what is observed of it is data.
+
+    ```python
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", shape=(4,), prior=gbp.Gaussian.from_moments(mean=0.0, std=10.0))
+    graph.add(gbp.Factor(lambda a, b: b - a, (x[:-1], x[1:]), y=[1.0, 1.1, 0.9], sigma=0.1, name="odometry"))
+    ```
+
+    **Arguments:**
+
+    - `dtype`: floating-point type of all messages; by default JAX's (float32 unless 64 bits are enabled).
+    """
+
+    def __init__(self, *, dtype: Any = None):
+        self.dtype = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
+        self._entries: dict[str, _Entry] = {}
+        self._factors: dict[str, Factor] = {}
+        self._evidence: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+        self._tied: dict[str, str] = {}  # name -> the variable it is the same as
+        self._groups: dict[frozenset[str], tuple[Group, ...]] = {}  # laid out, by what is fixed
+
+    def __repr__(self) -> str:
+        lines = [f"FactorGraph ({self.dtype})"]
+        for name, e in self._entries.items():
+            same = f" = {self._tied[name]}" if name in self._tied else ""
+            seen = " observed" if name in self._evidence else ""
+            lines.append(f"  variable {name}{same}: {e.variable.shape}{' block' if e.variable.block else ''}{seen}")
+        for name, f in self._factors.items():
+            among = ", ".join(dict.fromkeys(v.variable.name for v in f.views))
+            lines.append(f"  factor {name}: {f.factors} x M = {f.outputs} on {among}")
+        return "\n".join(lines)
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """All variables by name."""
+        return {name: e.variable for name, e in self._entries.items()}
+
+    @property
+    def factors(self) -> dict[str, Factor]:
+        """All factor groups by name, in the order in which they were added."""
+        return dict(self._factors)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each variable."""
+        return {name: e.kind for name, e in self._entries.items()}
+
+    def variable(
+        self,
+        name: str,
+        shape: tuple[int, ...] | int = (),
+        *,
+        prior: Gaussian | None = None,
+        block: bool = False,
+        start: ArrayLike | None = None,
+        kind: Kind = "activation",
+    ) -> Variable:
+        """Add a named array of variables.
+
+        **Arguments:**
+
+        - `shape`: at least one axis.
+        - `prior`: broadcast to `shape`; None for none at all (nothing known).
+        - `block`: the last axis is one vector variable with a full covariance.
+        - `start`: where nonlinear factors are linearised while nothing is known of a variable; by default the prior
+            mean, or 0.
+        - `kind`: "parameter" or "activation", for `gbp.Damping`.
+
+        **Returns:** the variable; index it to connect factors to it.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        if name in self._entries:
+            raise ValueError(f"there is already a variable '{name}'")
+        if len(shape) < 1 + block or min(shape) < 1:
+            axes = "two axes (blocks along the last)" if block else "one axis"
+            raise ValueError(f"variable '{name}': shape {shape} must have at least {axes}, none of length 0")
+        if kind not in ("activation", "parameter"):
+            raise ValueError(f"variable '{name}': kind must be 'activation' or 'parameter', got {kind!r}")
+        if prior is None:
+            prior = Gaussian.flat(shape, block=block, dtype=self.dtype)
+        prior = self._fit_prior(name, prior, shape, block)
+        if start is None:
+            point = prior.mean
+        else:
+            point = self._values(name, start, shape, "start")
+        self._entries[name] = _Entry(Variable(name, shape, block), prior, jnp.asarray(point, self.dtype), kind)
+        self._groups.clear()
+        return self._entries[name].variable
+
+    def _fit_prior(self, name: str, prior: Gaussian, shape: tuple[int, ...], block: bool) -> Gaussian:
+        if prior.block and not block:
+            raise ValueError(f"variable '{name}': a prior in block form needs block=True")
+        try:
+            if block and not prior.block:
+                prior = prior.broadcast_to(shape).as_block()
+            prior = prior.broadcast_to(shape)
+        except ValueError:
+            raise ValueError(f"variable '{name}': prior of shape {prior.shape} does not fit shape {shape}") from None
+        diagonal = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if block else prior.lam
+        if not (bool(jnp.all(jnp.isfinite(prior.eta))) and bool(jnp.all(diagonal >= 0))):
+            raise ValueError(f"variable '{name}': the prior has a negative precision or is not finite")
+        return prior.astype(self.dtype)
+
+    def _values(self, name: str, value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+        try:
+            return np.array(np.broadcast_to(np.asarray(value, float), shape))
+        except (ValueError, TypeError):
+            got = getattr(value, "shape", None) or np.shape(value)
+            raise ValueError(f"variable '{name}': {what} of shape {got} does not fit shape {shape}") from None
+
+    def _entry(self, name: str) -> _Entry:
+        if name not in self._entries:
+            known = ", ".join(self._entries) or "none"
+            raise KeyError(f"there is no variable '{name}' (there are: {known})")
+        return self._entries[name]
+
+    def add(self, factor: Factor) -> Factor:
+        """Add a group of factors. A name that is taken gets a number: `odometry_1`."""
+        if not isinstance(factor, Factor):
+            raise TypeError(f"FactorGraph.add takes a gbp.Factor, got {type(factor).__name__}")
+        for view in factor.views:
+            entry = self._entries.get(view.variable.name)
+            if entry is None or entry.variable != view.variable:
+                raise ValueError(
+                    f"factor '{factor.name}': '{view.variable.name}' of shape {view.variable.shape} is not a variable of "
+                    "this graph"
+                )
+        name, number = factor.name, 0
+        while name in self._factors:
+            number += 1
+            name = f"{factor.name}_{number}"
+        if name != factor.name:
+            factor = _renamed(factor, name, {})
+        self._resolved(factor)
+        self._factors[name] = factor
+        self._groups.clear()
+        return factor
+
+    def observe(self, name: str, value: ArrayLike, mask: ArrayLike | None = None) -> None:
+        """Fix a variable, or where `mask` is True a part of it, at a value.
+
+        **Arguments:**
+
+        - `value`: broadcast to the variable's shape; NaN is allowed where `mask` is False.
+        - `mask`: True = observed; blocks are observed whole (no last axis).
+        """
+        self._evidence[self._canonical(name)] = self._check_evidence(name, value, mask)
+
+    def release(self, name: str) -> None:
+        """Forget what was observed of a variable."""
+        self._entry(name)
+        if self._evidence.pop(self._canonical(name), None) is None:
+            raise KeyError(f"variable '{name}' is not observed")
+
+    def _check_evidence(self, name: str, value: Any, mask: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        variable = self._entry(name).variable
+        values = self._values(name, value, variable.shape, "observed value")
+        if mask is None:
+            if not np.isfinite(values).all():
+                raise ValueError(f"variable '{name}': the observed value holds NaN or infinity (give mask=)")
+            return values, None
+        try:
+            flags = np.array(np.broadcast_to(np.asarray(mask, bool), variable.unit_shape))
+        except ValueError:
+            got = np.shape(mask)
+            raise ValueError(f"variable '{name}': mask of shape {got} does not fit {variable.unit_shape}") from None
+        seen = flags[..., None] if variable.block else flags
+        if not np.isfinite(np.where(seen, values, 0)).all():
+            raise ValueError(f"variable '{name}': the value is NaN or infinite where the mask says observed")
+        return np.where(seen, values, 0), flags
+
+    def include(self, other: FactorGraph, prefix: str = "") -> dict[str, Variable]:
+        """Take in all variables, factors and evidence of another graph, their names prefixed.
+
+        **Returns:** the variables, by their names in `other`.
+        """
+        clash = [prefix + n for n in other._entries if prefix + n in self._entries]
+        clash += [prefix + n for n in other._factors if prefix + n in self._factors]
+        if clash:
+            raise ValueError(f"include: the name '{clash[0]}' is taken; give another prefix")
+        renamed = {}
+        for name, e in other._entries.items():
+            variable = dataclasses.replace(e.variable, name=prefix + name)
+            self._entries[prefix + name] = _Entry(variable, e.prior.astype(self.dtype), e.start, e.kind)
+            renamed[name] = variable
+        for name, f in other._factors.items():
+            self._factors[prefix + name] = _renamed(f, prefix + name, renamed)
+        self._tied.update({prefix + a: prefix + b for a, b in other._tied.items()})
+        self._evidence.update({prefix + a: e for a, e in other._evidence.items()})
+        self._groups.clear()
+        return renamed
+
+    def tie(self, first: str, second: str) -> None:
+        """Make two variables one. Their priors multiply, as those of all factors do; the result has both names."""
+        a, b = self._entry(first).variable, self._entry(second).variable
+        if (a.shape, a.block) != (b.shape, b.block):
+            raise ValueError(f"tie: '{first}' has shape {a.shape} and '{second}' {b.shape}")
+        keep, drop = self._canonical(first), self._canonical(second)
+        if keep == drop:
+            return
+        if drop in self._evidence:
+            if keep in self._evidence:
+                raise ValueError(f"tie: '{first}' and '{second}' are both observed; release one")
+            self._evidence[keep] = self._evidence.pop(drop)
+        self._tied[drop] = keep
+        self._groups.clear()
+        try:
+            for factor in self._factors.values():
+                self._resolved(factor)
+        except ValueError:
+            del self._tied[drop]
+            raise
+
+    def _canonical(self, name: str) -> str:
+        self._entry(name)
+        while name in self._tied:
+            name = self._tied[name]
+        return name
+
+    def _resolved(self, factor: Factor) -> list[View | None]:
+        """The views of a factor with ties resolved, checked to hold no unit twice."""
+        out: list[View | None] = []
+        for a in factor.args:
+            if isinstance(a, View):
+                out.append(dataclasses.replace(a, variable=self._entries[self._canonical(a.variable.name)].variable))
+            else:
+                out.append(None)
+        views = [v for v in out if v is not None]
+        if {v.variable.name for v in views} != {v.variable.name for v in factor.views}:
+            for name in {v.variable.name for v in views}:
+                check_once(factor.name, factor.factors, [v for v in views if v.variable.name == name])
+        return out
+
+    def priors(self) -> dict[str, Gaussian]:
+        """Prior of every variable, those of tied ones multiplied, without evidence."""
+        out: dict[str, Gaussian] = {}
+        for name, e in self._entries.items():
+            keep = self._canonical(name)
+            out[keep] = out[keep] * e.prior if keep in out else e.prior
+        return out
+
+    def problem(self, evidence: Mapping[str, Any] | None = None) -> Problem:
+        """The graph with its evidence as arrays: what the engine works on.
+
+        **Arguments:**
+
+        - `evidence`: on top of `observe`: `{name: value}` or `{name: (value, mask)}`.
+        """
+        seen = dict(self._evidence)
+        for name, value in (evidence or {}).items():
+            value, mask = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
+            checked = self._check_evidence(name, value, mask)
+            seen[self._canonical(name)] = checked
+        fixed = frozenset(name for name, (_, mask) in seen.items() if mask is None)
+        priors = self.priors()
+        used, start = {}, {}
+        for name, prior in priors.items():
+            if name in fixed:
+                continue
+            if name in seen:
+                value, mask = seen[name]
+                prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(jnp.asarray(mask), prior)
+            used[name], start[name] = prior, self._entries[name].start
+        if fixed not in self._groups:
+            proper = frozenset(n for n, p in priors.items() if bool(jnp.all(p.proper)))
+            self._groups[fixed] = tuple(
+                make_group(f, self._resolved(f), fixed, proper, self.dtype) for f in self._factors.values()
+            )
+        groups = self._groups[fixed]
+        values = {name: jnp.asarray(seen[name][0], self.dtype) for name in fixed}
+        zeros = {name: jnp.zeros(p.shape, self.dtype) for name, p in used.items()}
+        frozen = tuple(_freeze(g, {**zeros, **values}) if g.linear and g.slots else None for g in groups)
+        return Problem(groups, frozen, used, start, values)
+
+    def energy(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """Energy of each factor group (Eq. 3 of the paper, with its 1/2), and of each prior as `"prior of x"`.
+
+        **Arguments:**
+
+        - `values`: a value for every variable that is not wholly observed. A `Result` will do: its means are taken.
+        """
+        problem = self.problem()
+        full = {}
+        for name, prior in problem.prior.items():
+            names = [n for n in self._entries if self._canonical(n) == name and n in values]
+            if not names:
+                raise KeyError(f"energy: no value for variable '{name}'")
+            given = values[names[0]]
+            given = given.mean if isinstance(given, Gaussian) else given
+            full[name] = jnp.asarray(self._values(name, given, prior.shape, "value"), self.dtype)
+        groups, priors = _energies(problem, full)
+        out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
+        return {**out, **{f"prior of {name}": float(e) for name, e in priors.items() if not self._flat(name)}}
+
+    def _flat(self, name: str) -> bool:
+        prior = self._entries[name].prior
+        return bool(jnp.all(prior.lam == 0)) or bool(jnp.all(prior.lam >= POINT))
+
+
+_energies = jax.jit(lambda problem, values: problem.energies(values))
+_linearise = jax.jit(lambda group, values: group.linearise(values))
+
+
+def _freeze(group: Group, values: dict[str, Array]) -> Linear:
+    """Linearise a linear group once, at 0. What is the same for all factors is kept once."""
+    linear = _linearise(group, values)
+    if not all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(linear)):
+        raise ValueError(f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True")
+    return jax.tree.map(lambda x: x[:1] if bool(jnp.all(x == x[:1])) else x, linear)
+
+
+def _renamed(factor: Factor, name: str, variables: dict[str, Variable]) -> Factor:
+    """The same factor under another name, on renamed variables. Nothing is checked again."""
+    new = object.__new__(Factor)
+    new.__dict__.update(factor.__dict__)
+    args = tuple(
+        dataclasses.replace(a, variable=variables.get(a.variable.name, a.variable)) if isinstance(a, View) else a
+        for a in factor.args
+    )
+    new.__dict__.update(name=name, args=args)
+    return new

@@ -1,0 +1,207 @@
+"""A factor group as the engine sees it: arrays, edge sets, and its linearisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from . import linalg
+from .edges import Edges, make_edges
+from .factor import Factor
+from .robust import Kernel
+from .view import View
+
+
+class Slot(eqx.Module):
+    """One argument of a group that is a variable: the edge set between them."""
+
+    edges: Edges
+    variable: str = eqx.field(static=True)
+    row_shape: tuple[int, ...] = eqx.field(static=True)
+    block: bool = eqx.field(static=True)
+    proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
+
+    def rows(self, x: Array) -> Array:
+        """Values of a variable `unit_shape (+ d)` as arguments of h: `(F | 1,) + row_shape`."""
+        return self.edges.spread(x).reshape(-1, *self.row_shape)
+
+
+class Linear(NamedTuple):
+    """`h(x) ~ value + sum_i J_i (x_i - x0_i)`: the value `(F | 1, M)`, and a Jacobian for each slot."""
+
+    value: Array
+    jacobians: tuple[Array, ...]
+
+
+class Measured(NamedTuple):
+    """A group's residual at a point: energy, robust scale `(F | 1, M)` (None: 1), share of switched factors."""
+
+    energy: Array
+    scale: Array | None
+    switched: Array
+
+
+class Group(eqx.Module):
+    """Many factors of one kind. `F` factors, `M` measurements each."""
+
+    slots: tuple[Slot, ...]
+    fixed: tuple[Slot, ...]  # arguments that are wholly observed: no messages go there
+    constants: tuple[Array, ...]
+    y: Float[Array, "f m"]
+    noise: Array  # variances (F | 1, M), or covariances (F | 1, M, M)
+    robust: Kernel | None
+    name: str = eqx.field(static=True)
+    h: Callable[..., Any] = eqx.field(static=True)
+    jacobian: Callable[..., Any] | None = eqx.field(static=True)
+    linear: bool = eqx.field(static=True)
+    arguments: tuple[tuple[str, int], ...] = eqx.field(static=True)  # ("slots" | "fixed" | "constants", number)
+    factors: int = eqx.field(static=True)
+    h_shape: tuple[int, ...] = eqx.field(static=True)
+    switch_axes: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def outputs(self) -> int:
+        """M."""
+        return math.prod(self.h_shape)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the quick update for M = 1 over scalars applies."""
+        return self.outputs == 1 and not any(s.block for s in self.slots)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the variables it sends messages to, each once."""
+        return tuple(dict.fromkeys(s.variable for s in self.slots))
+
+    def _rows(self, values: dict[str, Array]) -> list[Array]:
+        kinds = {
+            "slots": [s.rows(values[s.variable]) for s in self.slots],
+            "fixed": [s.rows(values[s.variable]) for s in self.fixed],
+            "constants": list(self.constants),
+        }
+        return [kinds[kind][i] for kind, i in self.arguments]
+
+    def _over_factors(self, function: Callable[..., Any], rows: list[Array]) -> Any:
+        """Map a function of one factor over all; arguments that are shared stay single."""
+        axes = [None if r.shape[0] == 1 and self.factors > 1 else 0 for r in rows]
+        rows = [r[0] if a is None else r for r, a in zip(rows, axes)]
+        if all(a is None for a in axes):  # every argument shared: all factors measure the same
+            return jax.tree.map(lambda a: jnp.broadcast_to(a, (self.factors, *a.shape)), function(*rows))
+        return jax.vmap(function, in_axes=axes)(*rows)
+
+    def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
+        """`h` of every factor at the values of the variables."""
+        flat = lambda *rows: jnp.reshape(self.h(*rows), (self.outputs,))  # noqa: E731
+        return self._over_factors(flat, self._rows(values))
+
+    def linearise(self, values: dict[str, Array]) -> Linear:
+        """Linearise at the values of the variables: Jacobians `(F, n)` if `scalar`, else `(F, n, M, d)`."""
+        places = [self.arguments.index(("slots", i)) for i in range(len(self.slots))]
+        m = self.outputs
+
+        def one(*rows: Array) -> tuple[Array, list[Array]]:
+            def of_slots(*chosen: Array) -> Array:
+                full = list(rows)
+                for place, row in zip(places, chosen):
+                    full[place] = row
+                return jnp.reshape(self.h(*full), (m,))
+
+            chosen = [rows[p] for p in places]
+            if self.jacobian is not None:
+                given = self.jacobian(*rows)
+                return of_slots(*chosen), [jnp.reshape(given[p], (m, *rows[p].shape)) for p in places]
+            if m <= sum(c.size for c in chosen):
+                value, back = jax.vjp(of_slots, *chosen)
+                return value, list(jax.vmap(back)(jnp.eye(m, dtype=value.dtype)))
+            jacobians = jax.jacfwd(of_slots, argnums=tuple(range(len(chosen))))(*chosen)
+            return of_slots(*chosen), list(jacobians)
+
+        value, jacobians = self._over_factors(one, self._rows(values))
+        shaped = [self._shape(slot, j) for slot, j in zip(self.slots, jacobians)]
+        return Linear(value, tuple(shaped))
+
+    def _shape(self, slot: Slot, j: Array) -> Array:
+        """From `(F, M) + row_shape` to the layout of the message update."""
+        if self.scalar:
+            return j.reshape(j.shape[0], -1)
+        d = slot.row_shape[-1] if slot.block else 1
+        return jnp.moveaxis(j.reshape(j.shape[0], self.outputs, -1, d), 1, 2)
+
+    def measure(self, residual: Float[Array, "f m"]) -> Measured:
+        """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
+        squares = self._squared_distances(residual)
+        if self.robust is None:
+            return Measured(0.5 * jnp.sum(squares), None, jnp.zeros((), residual.dtype))
+        if squares.shape[1] == self.outputs and self.outputs > 1:
+            axes, shape = self.switch_axes, (residual.shape[0], *self.h_shape)
+        else:
+            axes, shape = tuple(a for a in self.switch_axes if a == 0), (residual.shape[0],)
+        summed = jnp.sum(squares.reshape(shape), axes, keepdims=True)
+        scale = self.robust.scale(summed)
+        energy = jnp.sum(self.robust.energy(summed))
+        wide = jnp.broadcast_to(scale, shape).reshape(residual.shape[0], -1)
+        return Measured(energy, jnp.broadcast_to(wide, residual.shape), jnp.mean((scale < 1).astype(residual.dtype)))
+
+    def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
+        """Squared Mahalanobis distances: of each output `(F, M)`, or with full covariance of each factor `(F, 1)`."""
+        if self.noise.ndim == 2:
+            return residual * residual / self.noise
+        covariance = jnp.broadcast_to(self.noise, (residual.shape[0], *self.noise.shape[1:]))
+        solved = linalg.spd_solve(covariance, residual[..., None])[..., 0]
+        return jnp.sum(residual * solved, 1, keepdims=True)
+
+    def covariance(self) -> Float[Array, "f m m"]:
+        """Noise covariance as matrices."""
+        if self.noise.ndim == 3:
+            return self.noise
+        return self.noise[:, :, None] * jnp.eye(self.outputs, dtype=self.noise.dtype)
+
+
+def make_group(
+    factor: Factor, views: list[View | None], fixed: frozenset[str], proper: frozenset[str], dtype: jnp.dtype
+) -> Group:
+    """Lay a factor out as arrays.
+
+    **Arguments:**
+
+    - `views`: for every argument its view with ties resolved, None for constants.
+    - `fixed`: variables that are wholly observed.
+    - `proper`: variables whose prior is proper everywhere.
+    """
+    parts: dict[str, list[Any]] = {"slots": [], "fixed": [], "constants": []}
+    arguments = []
+    for argument, view in zip(factor.args, views):
+        if view is None:
+            array = jnp.asarray(argument)
+            kind, item = "constants", array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        else:
+            name = view.variable.name
+            kind = "fixed" if name in fixed else "slots"
+            edges = make_edges(view, factor.factors)
+            item = Slot(edges, name, view.row_shape, view.variable.block, name in proper)
+        arguments.append((kind, len(parts[kind])))
+        parts[kind].append(item)
+    return Group(
+        tuple(parts["slots"]),
+        tuple(parts["fixed"]),
+        tuple(parts["constants"]),
+        jnp.asarray(factor.y, dtype),
+        jnp.asarray(factor.noise, dtype),
+        factor.robust,
+        name=factor.name,
+        h=factor.h,
+        jacobian=factor.jacobian,
+        linear=factor.linear,
+        arguments=tuple(arguments),
+        factors=factor.factors,
+        h_shape=factor.h_shape,
+        switch_axes=factor.switch_axes,
+    )

@@ -1,0 +1,420 @@
+"""What keeps loopy inference from diverging.
+
+Plain belief propagation runs until it converges, or until the guard sees it diverge: the residual has grown, and the
+energy at the means has risen above the best one. Then, always from the best means seen so far,
+
+1. messages are damped more;
+2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x belief precision)` that holds it near a
+   centre `c` (Johnson et al. 2009). For a linear graph, belief propagation with enough weight `gamma` converges to
+   `c - (H + Gamma)^-1 grad E(c)`: a preconditioned descent step, found by messages. Taking that step alone would need
+   as many rounds as the graph is ill-conditioned, so the steps are combined as conjugate directions (flexible
+   Polak-Ribière), with the step length that minimises the linearised energy. Weights grow when messages diverge all
+   the same or the energy does not fall.
+
+With the means at rest, precisions are those of plain belief propagation at these means: for `S > 0` they grow
+monotonically from nothing to a bound, so they converge whatever the means do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .gaussian import POINT, Gaussian
+from .linalg import add_all
+from .problem import Messages, Problem, State, all_means, belief, empty_state
+from .propagate import CHUNK, Latest, Options, nothing_seen, run_in_place
+
+Values = dict[str, Array]
+
+_MORE_DAMPING = 0.7
+_FIRST_WEIGHT = 1.0
+_WEIGHT_LIMIT = 1e6
+_INNER = 25  # iterations for one proximal step at most
+_STALLED = 150  # iterations without progress of the residual that count as not converging
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How the loop ended."""
+
+    state: State
+    means: Values | None  # where they are not those of the messages
+    converged: bool
+    failed: bool
+    where: tuple[int, int] | None  # group and iteration of the failure
+    trace: Latest  # numpy arrays, an entry an iteration
+    did: list[str]
+
+
+# --- what the guard computes on the device -----------------------------------------------------------------------
+
+
+def _inner(a: Values, b: Values) -> Array:
+    return add_all([jnp.vdot(a[k], b[k]) for k in a])
+
+
+def _free(problem: Problem, x: Values) -> Values:
+    """Zero for observed units: they do not move."""
+    out = {}
+    for name, prior in problem.prior.items():
+        lam = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if prior.block else prior.lam
+        out[name] = jnp.where(lam >= POINT / 2, 0, x[name])
+    return out
+
+
+def _prior_pull(problem: Problem, x: Values) -> Values:
+    """Gradient of the priors' energies."""
+    out = {}
+    for name, p in problem.prior.items():
+        if p.block:
+            out[name] = jnp.einsum("...ij,...j->...i", p.lam, x[name]) - p.eta
+        else:
+            out[name] = p.lam * x[name] - p.eta
+    return out
+
+
+def _weighted(group, residual: Array, scale: Array | None) -> Array:
+    """`k Sy^-1 residual`."""
+    if group.noise.ndim == 2:
+        out = residual / group.noise
+    else:
+        noise = jnp.broadcast_to(group.noise, (residual.shape[0], *group.noise.shape[1:]))
+        out = jnp.linalg.solve(noise, residual[..., None])[..., 0]
+    return out if scale is None else scale * out
+
+
+def _scales(problem: Problem, x: Values) -> list[Array | None]:
+    full = {**x, **problem.fixed}
+    return [g.measure(g.y - g.value(full)).scale for g in problem.groups]
+
+
+def _model_energy(problem: Problem, x: Values, scales: list[Array | None]) -> Array:
+    """Energy with the robust scales held: what messages descend on."""
+    full = {**x, **problem.fixed}
+    total = jnp.zeros((), next(iter(x.values())).dtype)
+    for group, scale in zip(problem.groups, scales):
+        r = group.y - group.value(full)
+        total = total + 0.5 * jnp.sum(r * _weighted(group, r, scale))
+    _, priors = problem.energies(x)
+    return add_all([total, *priors.values()])
+
+
+@jax.jit
+def _descent(problem: Problem, x: Values) -> Values:
+    """Minus the gradient of the energy with the robust scales held."""
+    full = {**x, **problem.fixed}
+    out = jax.tree.map(jnp.negative, _prior_pull(problem, x))
+    for group, scale in zip(problem.groups, _scales(problem, x)):
+        value, back = jax.vjp(lambda v, g=group: g.value({**full, **v}), x)
+        (pull,) = back(_weighted(group, group.y - value, scale))
+        out = jax.tree.map(jnp.add, out, pull)
+    return _free(problem, out)
+
+
+@jax.jit
+def _curvature(problem: Problem, x: Values, d: Values) -> Array:
+    """`d' H d` with the Gauss-Newton Hessian at `x`."""
+    full = {**x, **problem.fixed}
+    parts = []
+    for group, scale in zip(problem.groups, _scales(problem, x)):
+        _, along = jax.jvp(lambda v, g=group: g.value({**full, **v}), (x,), (d,))
+        parts.append(jnp.sum(along * _weighted(group, along, scale)))
+    for name, p in problem.prior.items():
+        flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
+        along = jnp.einsum("...ij,...j->...i", p.lam, flat) if p.block else p.lam * flat
+        parts.append(jnp.vdot(flat, along))
+    return add_all(parts)
+
+
+@jax.jit
+def _compare(problem: Problem, x: Values, y: Values) -> tuple[Array, Array]:
+    """Model energies at `x` and at `y`, with the robust scales of `x`."""
+    scales = _scales(problem, x)
+    return _model_energy(problem, x, scales), _model_energy(problem, y, scales)
+
+
+@jax.jit
+def _energy(problem: Problem, x: Values) -> Array:
+    groups, priors = problem.energies(x)
+    return add_all([*groups, *priors.values()])
+
+
+@jax.jit
+def _proximal(precision: dict[str, Array], centre: Values, weight: Array) -> dict[str, Gaussian]:
+    out = {}
+    for name, c in centre.items():
+        lam = weight * precision[name]
+        eta = lam * c if lam.ndim == c.ndim else jnp.einsum("...ij,...j->...i", lam, c)
+        out[name] = Gaussian(eta, lam)
+    return out
+
+
+@jax.jit
+def _precisions(problem: Problem, state: State) -> dict[str, Array]:
+    """Belief precisions, those of observed units left out."""
+    out = {}
+    for name, prior in problem.prior.items():
+        lam = belief(problem, state, name).lam
+        largest = jnp.diagonal(lam, axis1=-2, axis2=-1).max(-1)[..., None, None] if prior.block else lam
+        out[name] = jnp.where(largest >= POINT / 2, 0, lam)
+    return out
+
+
+@jax.jit
+def _recentre(problem: Problem, state: State, x: Values) -> State:
+    """The same precisions with every message's mean at `x`."""
+    groups = []
+    for group, row in zip(problem.groups, state.messages):
+        new = []
+        for slot, m in zip(group.slots, row):
+            at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), m.each.eta.shape)
+            eta = jnp.einsum("...ij,...j->...i", m.each.lam, at) if slot.block else m.each.lam * at
+            each = Gaussian(eta, m.each.lam)
+            new.append(Messages(each, None if m.pooled is None else jax.tree.map(slot.edges.pool, each)))
+        groups.append(tuple(new))
+    return State(tuple(groups), state.points, state.visits, state.key)
+
+
+_means = jax.jit(all_means)
+
+
+def _finite(tree: Any) -> bool:
+    return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
+
+
+# --- the guard ---------------------------------------------------------------------------------------------------
+
+
+class Guard:
+    """Runs messages to convergence, and watches."""
+
+    def __init__(self, problem: Problem, options: Options, iterations: int, tolerance: float, enabled: bool):
+        self.problem, self.options, self.tolerance = problem, options, tolerance
+        self.left, self.enabled = iterations, enabled
+        self.rows: list[Latest] = []
+        self.did: list[str] = []
+        stochastic = options.dropping or options.schedule.order(("a", "b")) is None
+        self.patience = _STALLED * (3 if stochastic else 1)
+
+    @property
+    def done(self) -> int:
+        """Iterations so far."""
+        return sum(len(r.residual) for r in self.rows)
+
+    def _advance(self, state: State, options: Options, latest: Latest, limit: int, tolerance: float):
+        """Up to `limit` iterations."""
+        limit = min(limit, self.left, CHUNK)
+        state, latest, trace, count = run_in_place(
+            self.problem, state, options, latest, jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
+        )
+        n = int(count)
+        rows = jax.tree.map(lambda t: np.asarray(t[:n]), trace)
+        self.left -= n
+        self.rows.append(rows)
+        return state, latest, rows
+
+    def _end(self, state: State, means: Values | None = None, *, converged: bool, where=None, failed=False) -> Outcome:
+        parts = self.rows or [jax.tree.map(lambda x: np.asarray(x)[None][:0], nothing_seen(self.problem))]
+        trace = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        return Outcome(state, means, converged, failed, where, trace, self.did)
+
+    def run(self, state: State) -> Outcome:
+        """Infer."""
+        if not self.problem.active():
+            return self._end(state, converged=True)
+        best = _means(self.problem, state)
+        best_energy = float(_energy(self.problem, best)) if self.enabled else np.inf
+        options, stages = self.options, [_MORE_DAMPING]
+        while True:
+            state, verdict, best, best_energy = self._plain(state, options, best, best_energy)
+            if verdict == "converged":
+                return self._end(state, converged=True)
+            if verdict == "limit":
+                return self._limit(state, best, best_energy)
+            state = self._restart(state, best)
+            if not self.enabled:
+                return self._end(state, best, converged=False, failed=True, where=self._where())
+            if not stages:
+                return self._proximal(state, best)
+            damping = stages.pop(0)
+            more = jax.tree.map(lambda d, least=damping: jnp.maximum(d, least), options.damping)
+            options = eqx.tree_at(lambda o: o.damping, options, more)
+            self.did.append(f"iteration {self.done}: diverging, damping raised to {damping}")
+
+    def _where(self) -> tuple[int, int]:
+        last = self.rows[-1].residual[-1]
+        return int(np.argmax(np.nan_to_num(last, nan=np.inf))), self.done
+
+    def _restart(self, state: State, x: Values) -> State:
+        """Messages centred at `x`, or none at all if they are broken."""
+        centred = _recentre(self.problem, state, x)
+        if _finite(centred.messages):
+            return centred
+        fresh = empty_state(self.problem, state.key, any(p is not None for p in state.points))
+        return self._with_points(fresh, x)
+
+    def _with_points(self, state: State, x: Values) -> State:
+        points = tuple(None if p is None else {name: jnp.copy(x[name]) for name in p} for p in state.points)
+        return State(state.messages, points, state.visits, state.key)
+
+    def _limit(self, state: State, best: Values, best_energy: float) -> Outcome:
+        """Out of iterations: what is returned must be finite and no worse than what was seen."""
+        now = _means(self.problem, state)
+        if self.enabled:
+            energy = float(_energy(self.problem, now))
+            if not (_finite(state.messages) and energy <= best_energy * (1 + 1e-3) + 1e-6):
+                self.did.append(f"iteration {self.done}: out of iterations while diverging, best means kept")
+                return self._end(self._restart(state, best), best, converged=False)
+        elif not _finite(state.messages):
+            return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
+        return self._end(state, converged=False)
+
+    def _plain(self, state: State, options: Options, best: Values, best_energy: float):
+        """Messages until they converge, diverge or run out of iterations."""
+        latest = nothing_seen(self.problem)
+        least, least_at, seen, chunk = np.inf, 0, 0, 10
+        while True:
+            if self.left == 0:
+                return state, "limit", best, best_energy
+            state, latest, rows = self._advance(state, options, latest, chunk, self.tolerance)
+            chunk = min(2 * chunk, CHUNK)
+            residuals = rows.residual.max(1)
+            energies = rows.energy.sum(1) + rows.prior.sum(1)
+            for r in residuals:
+                seen += 1
+                if r < 0.8 * least:
+                    least, least_at = r, seen
+            if not np.isfinite(energies).all() or not _finite(state.messages):
+                return state, "diverged", best, best_energy
+            if residuals[-1] <= self.tolerance:
+                return state, "converged", best, best_energy
+            if not self.enabled:
+                continue
+            grown = residuals[-1] > 10 * least and seen - least_at >= 10
+            if energies[-1] <= best_energy or not np.isfinite(best_energy):
+                best, best_energy = _means(self.problem, state), float(energies[-1])
+            elif grown and energies[-1] > 1.01 * best_energy:
+                return state, "diverged", best, best_energy
+            if seen - least_at >= self.patience:
+                return state, "stalled", best, best_energy
+
+    # Proximal phase.
+
+    def _proximal(self, state: State, centre: Values) -> Outcome:
+        problem = self.problem
+        reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
+        precision = self._positive(_precisions(problem, state))
+        weight, failures = _FIRST_WEIGHT, 0
+        self.did.append(f"iteration {self.done}: still diverging, proximal factors")
+        down = _descent(problem, centre)
+        direction: Values | None = None
+        previous: tuple[Values, float] | None = None
+        gains: list[float] = []
+        inner_tolerance = 1e-2
+        converged = False
+        while self.left > reserve:
+            state, answer = self._inner_solve(state, precision, centre, weight, inner_tolerance)
+            step = None if answer is None else _free(problem, jax.tree.map(jnp.subtract, answer, centre))
+            slope = -1.0 if step is None else float(_inner(down, step))
+            if step is None or not slope > 0:
+                if step is not None and slope > -1e-12 and gains and gains[-1] < self.tolerance**2:
+                    converged = True
+                    break
+                weight, failures, direction, previous = weight * 4, failures + 1, None, None
+                state = self._restart(state, centre)
+                if weight > _WEIGHT_LIMIT:
+                    break
+                continue
+            if direction is not None and previous is not None:
+                before, slope_before = previous
+                turn = float(_inner(step, jax.tree.map(jnp.subtract, down, before))) / slope_before
+                direction = jax.tree.map(lambda s, d, b=max(turn, 0.0): s + b * d, step, direction)
+            else:
+                direction = step
+            moved = self._line_search(centre, down, direction)
+            if moved is None and direction is not step:
+                direction = step
+                moved = self._line_search(centre, down, direction)
+            if moved is None:
+                if gains and gains[-1] < self.tolerance**2:
+                    converged = True  # the energy cannot be lowered within rounding
+                    break
+                weight, failures, direction, previous = weight * 4, failures + 1, None, None
+                if weight > _WEIGHT_LIMIT:
+                    break
+                continue
+            centre, gain = moved
+            previous = (down, slope)
+            down = _descent(problem, centre)
+            gains.append(gain)
+            # By Cauchy-Schwarz no mean is further from the optimum than sqrt(2 (E - E_min)) standard deviations;
+            # what the last steps gained estimates what is left to gain.
+            if len(gains) >= 3 and np.sqrt(2 * sum(gains[-3:])) < self.tolerance:
+                converged = True
+                break
+            inner_tolerance = float(np.clip(0.05 * np.sqrt(2 * gain), 0.1 * self.tolerance, 1e-2))
+        self.did.append(f"iteration {self.done}: weight {weight:g}, {len(gains)} steps, {failures} refused")
+        state = self._settle(state, centre)
+        return self._end(state, centre, converged=converged)
+
+    def _positive(self, precision: dict[str, Array]) -> dict[str, Array]:
+        """Variables of which nothing is known still need a weight to hold them."""
+        return jax.tree.map(lambda lam: jnp.where(jnp.any(lam > 0), lam, jnp.ones_like(lam)), precision)
+
+    def _inner_solve(self, state: State, precision, centre: Values, weight: float, tolerance: float):
+        """Messages with proximal factors: the means they settle at, or None if they do not settle."""
+        load = _proximal(precision, centre, jnp.asarray(weight, next(iter(centre.values())).dtype))
+        options = Options(
+            self.options.damping, self.options.dropout, load, self.options.dropping, self.options.relinearise,
+            self.options.schedule,
+        )  # fmt: skip
+        loaded = eqx.tree_at(
+            lambda p: p.prior, self.problem, {n: p * load[n] for n, p in self.problem.prior.items()}
+        )
+        state, _, rows = self._advance(state, options, nothing_seen(self.problem), _INNER, tolerance)
+        residuals = rows.residual.max(1)
+        if not _finite(state.messages) or residuals[-1] > max(2 * residuals[: len(residuals) // 2 + 1].min(), tolerance):
+            return state, None
+        return state, _means(loaded, state)
+
+    def _line_search(self, centre: Values, down: Values, direction: Values) -> tuple[Values, float] | None:
+        """The best step along a direction for the linearised graph, halved until the true energy falls too."""
+        slope = float(_inner(down, direction))
+        bend = float(_curvature(self.problem, centre, direction))
+        if not (slope > 0 and bend > 0 and np.isfinite(slope / bend)):
+            return None
+        length = slope / bend
+        for _ in range(5):
+            x = jax.tree.map(lambda c, d, a=length: c + a * d, centre, direction)
+            before, after = (float(e) for e in _compare(self.problem, centre, x))
+            if after <= before + 1e-6 * abs(before):
+                return x, length * (slope - 0.5 * length * bend)
+            length *= 0.25
+        return None
+
+    def _settle(self, state: State, x: Values) -> State:
+        """Precisions of plain belief propagation at `x`, from nothing; all means are held at `x`."""
+        held = {}
+        for name, p in self.problem.prior.items():
+            eta = jnp.einsum("...ij,...j->...i", p.lam, x[name]) if p.block else p.lam * x[name]
+            held[name] = Gaussian(eta, p.lam)
+        problem = eqx.tree_at(lambda p: p.prior, self.problem, held)
+        state = self._with_points(empty_state(problem, state.key, any(p is not None for p in state.points)), x)
+        before = None
+        while self.left > 0:
+            state, _, _ = self._advance(state, self.options, nothing_seen(problem), 1, 0.0)
+            state = _recentre(problem, state, x)
+            now = _precisions(problem, state)
+            if before is not None:
+                off = max(float(jnp.max(jnp.abs(now[n] - before[n]) / (jnp.abs(now[n]) + 1e-30))) for n in now)
+                if off < self.tolerance:
+                    break
+            before = now
+        return state

@@ -1,0 +1,249 @@
+"""Inference is a loop: `init -> step -> ...`, and `infer` that runs it until it converges."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import bethe
+from .gaussian import Gaussian
+from .graph import FactorGraph
+from .guard import Guard, Outcome
+from .problem import Problem, State, belief, empty_state
+from .propagate import Options, nothing_seen, run
+from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
+
+
+class Status(enum.Enum):
+    """How inference ended; the values are the sentences a user reads."""
+
+    CONVERGED = "converged"
+    ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
+    DIVERGED = "diverged; the beliefs are those of the last good state"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class InferenceError(RuntimeError):
+    """Inference diverged and could not be rescued. `.result` holds the last good state."""
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What happened in each iteration. Arrays have one entry an iteration."""
+
+    residual: np.ndarray  # largest undamped change of any belief, in standard deviations or log precision
+    energy: dict[str, np.ndarray]  # of each factor group, at the means it was visited with
+    prior_energy: np.ndarray  # of all priors
+    switched: dict[str, np.ndarray]  # share of robust factors with a scale below 1
+
+    @property
+    def total_energy(self) -> np.ndarray:
+        """Energy of all groups and priors."""
+        return self.prior_energy + sum(self.energy.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Beliefs, and how they came about. `result["x"]` is the belief of a variable, a `Gaussian`."""
+
+    beliefs: dict[str, Gaussian]
+    status: Status
+    message: str  # the status with its circumstances: which group, which iteration
+    iterations: int
+    trace: Trace
+    guard: tuple[str, ...]  # what the guard did, in order; empty if it was not needed
+    state: State
+    _problem: Problem = dataclasses.field(repr=False)
+    _graph: FactorGraph = dataclasses.field(repr=False)
+
+    def __getitem__(self, name: str) -> Gaussian:
+        if name not in self.beliefs:
+            raise KeyError(f"there is no variable '{name}' (there are: {', '.join(self.beliefs)})")
+        return self.beliefs[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.beliefs
+
+    @property
+    def residual(self) -> float:
+        """Residual of the last iteration."""
+        return float(self.trace.residual[-1]) if len(self.trace.residual) else float("inf")
+
+    @property
+    def log_evidence(self) -> float:
+        """Bethe approximation of `log p(observations)`; exact on trees of linear factors."""
+        means = {name: self.beliefs[name].mean for name in self._problem.prior}
+        return float(bethe.log_evidence(self._problem, self._graph.priors(), self.state, means))
+
+
+def _options(
+    graph: FactorGraph,
+    problem: Problem,
+    damping: float | Damping,
+    dropout: float | Damping,
+    schedule: Schedule | None,
+    relinearise: int | OnMovement,
+) -> Options:
+    if not isinstance(relinearise, OnMovement) and not (isinstance(relinearise, int) and relinearise >= 1):
+        raise ValueError(f"relinearise must be a number of visits >= 1 or gbp.OnMovement(...), got {relinearise!r}")
+    schedule = Sweep() if schedule is None else schedule
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
+    damp = per_slot("damping", damping, problem.groups, graph.kinds)
+    drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
+    numbers = lambda rows: jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows)  # noqa: E731
+    dropping = any(d > 0 for row in drop for d in row)
+    return Options(numbers(damp), numbers(drop), None, dropping, relinearise, schedule)
+
+
+def init(
+    graph: FactorGraph,
+    *,
+    evidence: Mapping[str, Any] | None = None,
+    relinearise: int | OnMovement = 1,
+    seed: int = 0,
+) -> State:
+    """A state in which no message has been sent yet, for `gbp.step`."""
+    return empty_state(graph.problem(evidence), jax.random.PRNGKey(seed), relinearise != 1)
+
+
+def step(
+    graph: FactorGraph,
+    state: State,
+    *,
+    evidence: Mapping[str, Any] | None = None,
+    damping: float | Damping = 0.0,
+    dropout: float | Damping = 0.0,
+    schedule: Schedule | None = None,
+    relinearise: int | OnMovement = 1,
+) -> State:
+    """One iteration (a full schedule) from `state`, which stays usable. No guard watches over it."""
+    problem = graph.problem(evidence)
+    _check_state(problem, state)
+    options = _options(graph, problem, damping, dropout, schedule, relinearise)
+    return run(problem, state, options, nothing_seen(problem), jnp.asarray(1), jnp.asarray(0.0))[0]
+
+
+def beliefs(graph: FactorGraph, state: State, *, evidence: Mapping[str, Any] | None = None) -> dict[str, Gaussian]:
+    """The current belief of every variable."""
+    problem = graph.problem(evidence)
+    _check_state(problem, state)
+    return _by_name(graph, problem, _all_beliefs(problem, state))
+
+
+_all_beliefs = jax.jit(lambda problem, state: {name: belief(problem, state, name) for name in problem.prior})
+
+
+def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -> dict[str, Gaussian]:
+    out = {}
+    for name, variable in graph.variables.items():
+        keep = graph._canonical(name)
+        out[name] = found[keep] if keep in found else Gaussian.point(problem.fixed[keep], block=variable.block)
+    return out
+
+
+def _check_state(problem: Problem, state: State) -> None:
+    shapes = lambda s: jax.tree.map(lambda x: (x.shape, x.dtype), s.messages)  # noqa: E731
+    expected = jax.eval_shape(lambda: empty_state(problem, state.key, False))
+    if jax.tree.structure(expected.messages) != jax.tree.structure(state.messages) or shapes(expected) != shapes(state):
+        raise ValueError("the state belongs to another graph, or to one with other variables wholly observed")
+
+
+def infer(
+    graph: FactorGraph,
+    *,
+    iterations: int = 1000,
+    tolerance: float = 1e-3,
+    damping: float | Damping = 0.0,
+    dropout: float | Damping = 0.0,
+    schedule: Schedule | None = None,
+    relinearise: int | OnMovement = 1,
+    evidence: Mapping[str, Any] | None = None,
+    init: Result | State | None = None,
+    guard: bool = True,
+    throw: bool = True,
+    seed: int = 0,
+) -> Result:
+    """Pass messages until the beliefs come to rest.
+
+    **Arguments:**
+
+    - `iterations`: at most so many full schedules.
+    - `tolerance`: converged when the undamped proposed change of every belief is smaller: `|new mean - mean| / std`
+        and `|log precision ratio|`.
+    - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
+    - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
+    - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
+    - `relinearise`: nonlinear factors every visit (1), every n visits, or `gbp.OnMovement(threshold)`.
+    - `evidence`: `{name: value}` or `{name: (value, mask)}`, on top of `graph.observe`. New values never recompile.
+    - `init`: a previous result or state to go on from.
+    - `guard`: watch for divergence and cure it: more damping, then proximal factors. See `gbp.guard`.
+    - `throw`: raise `gbp.InferenceError` if inference diverges for good; else return the last good state.
+    - `seed`: for dropout and random schedules.
+
+    **Returns:** a `Result`.
+    """
+    if not (isinstance(iterations, int) and iterations >= 1):
+        raise ValueError(f"iterations must be a whole number >= 1, got {iterations!r}")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
+    if not graph.factors:
+        raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
+    problem = graph.problem(evidence)
+    options = _options(graph, problem, damping, dropout, schedule, relinearise)
+    if init is None:
+        state = empty_state(problem, jax.random.PRNGKey(seed), relinearise != 1)
+    else:
+        state = init.state if isinstance(init, Result) else init
+        _check_state(problem, state)
+        state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
+    outcome = Guard(problem, options, iterations, tolerance, guard).run(state)
+    result = _result(graph, problem, outcome)
+    if throw and result.status is Status.DIVERGED:
+        raise InferenceError(result.message, result)
+    return result
+
+
+def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
+    found = _all_beliefs(problem, outcome.state)
+    if outcome.means is not None:
+        found = {name: _with_mean(g, outcome.means[name]) for name, g in found.items()}
+    status = Status.DIVERGED if outcome.failed else Status.CONVERGED if outcome.converged else Status.ITERATION_LIMIT
+    names = [g.name for g in problem.groups]
+    rows = outcome.trace
+    trace = Trace(
+        np.max(rows.residual, axis=1, initial=0.0),
+        {n: rows.energy[:, i] for i, n in enumerate(names)},
+        rows.prior.sum(1),
+        {n: rows.switched[:, i] for i, n in enumerate(names)},
+    )
+    message = status.value
+    if outcome.where is not None:
+        g, iteration = outcome.where
+        message = f"{message} (group '{names[g]}', iteration {iteration})"
+    if status is not Status.CONVERGED and len(rows.residual):
+        worst = int(np.argmax(rows.residual[-1]))
+        message += f"; largest residual {rows.residual[-1, worst]:.2g} in group '{names[worst]}'"
+    return Result(
+        _by_name(graph, problem, found), status, message, len(rows.residual), trace, tuple(outcome.did), outcome.state,
+        problem, graph,
+    )  # fmt: skip
+
+
+def _with_mean(gaussian: Gaussian, mean: jax.Array) -> Gaussian:
+    if gaussian.block:
+        return Gaussian(jnp.einsum("...ij,...j->...i", gaussian.lam, mean), gaussian.lam)
+    return Gaussian(gaussian.lam * mean, gaussian.lam)
+

@@ -1,0 +1,161 @@
+"""Sums that leave one term out, and solves with positive (semi)definite matrices.
+
+Everything here is written so that float32 keeps its digits: nothing is ever found by
+adding all terms and subtracting one again.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float
+
+# Rows of this many terms are summed by prefixes and suffixes; longer ones are cut into such rows.
+_ROW = 16
+
+
+def add_all(terms: list[Array]) -> Array:
+    """The sum of a non-empty list of arrays."""
+    return reduce(add, terms)
+
+
+def others_in_list(terms: list[Array]) -> list[Array | None]:
+    """For each array of a list the sum of the *other* arrays; None if there is no other.
+
+    Prefix and suffix sums: `2 n` additions, no subtraction.
+    """
+    n = len(terms)
+    before: list[Array | None] = [None] * n
+    after: list[Array | None] = [None] * n
+    for i in range(1, n):
+        previous, last = before[i - 1], terms[i - 1]
+        before[i] = last if previous is None else previous + last
+    for i in range(n - 2, -1, -1):
+        following, first = after[i + 1], terms[i + 1]
+        after[i] = first if following is None else following + first
+    return [b if a is None else a if b is None else a + b for a, b in zip(after, before)]
+
+
+def sum_of_others(x: Array, axis: int) -> Array:
+    """`out[i] = sum_{j != i} x[j]` along `axis`, without cancellation.
+
+    Rows of up to 16 terms use prefix and suffix sums. Longer rows are cut into rows of 16: the
+    others of a term are the others in its row and the sums of the other rows, so the depth of
+    the computation (and its compile time) grows with the logarithm of the length, its cost with
+    the length.
+    """
+    axis = axis % x.ndim
+    n = x.shape[axis]
+    if n == 1:
+        return jnp.zeros_like(x)
+    if n == 2:
+        return jnp.flip(x, axis)
+    if n <= _ROW:
+        terms = [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n)]
+        return jnp.stack([t for t in others_in_list(terms) if t is not None], axis)
+    rows = -(-n // _ROW)
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, rows * _ROW - n)
+    cut = jnp.pad(x, padding).reshape(*x.shape[:axis], rows, _ROW, *x.shape[axis + 1 :])
+    elsewhere = sum_of_others(cut.sum(axis + 1), axis)
+    out = sum_of_others(cut, axis + 1) + jnp.expand_dims(elsewhere, axis + 1)
+    return lax.slice_in_dim(out.reshape(*x.shape[:axis], rows * _ROW, *x.shape[axis + 1 :]), 0, n, axis=axis)
+
+
+def transpose(a: Array) -> Array:
+    """Matrix transpose of the last two axes."""
+    return jnp.swapaxes(a, -1, -2)
+
+
+def symmetric(a: Array) -> Array:
+    """The symmetric part: rounding must not let a precision matrix drift away from symmetry."""
+    return 0.5 * (a + transpose(a))
+
+
+def pivot_tolerance(dtype: jnp.dtype, size: int) -> float:
+    """Below this share of its diagonal, a pivot of a Cholesky factorisation is rounding noise."""
+    return 8.0 * size * float(jnp.finfo(dtype).eps)
+
+
+def scaled_cholesky(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n"], Bool[Array, "*b"]]:
+    """Cholesky factor of `D a D` with unit diagonal, the scale `D`, and whether `a` is safely positive definite.
+
+    Scaling first makes the factorisation blind to units (metres beside radians). Where `a` is not
+    positive definite the factor is that of the identity, so that nothing downstream is NaN.
+    """
+    n = a.shape[-1]
+    diagonal = jnp.diagonal(a, axis1=-2, axis2=-1)
+    scale = jnp.where(diagonal > 0, lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)
+    unit = a * scale[..., :, None] * scale[..., None, :]
+    factor = jnp.linalg.cholesky(unit)
+    pivots = jnp.diagonal(factor, axis1=-2, axis2=-1) ** 2
+    good = jnp.all(jnp.isfinite(factor), (-2, -1)) & jnp.all(pivots > pivot_tolerance(a.dtype, n), -1)
+    return jnp.where(good[..., None, None], factor, jnp.eye(n, dtype=a.dtype)), scale, good
+
+
+def factor_solve(factor: Array, scale: Array, b: Float[Array, "*b n k"]) -> Float[Array, "*b n k"]:
+    """`a^-1 b` from `scaled_cholesky(a)`."""
+    half = lax.linalg.triangular_solve(factor, b * scale[..., None], left_side=True, lower=True)
+    whole = lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+    return whole * scale[..., None]
+
+
+def spd_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n k"]) -> Float[Array, "*b n k"]:
+    """`a^-1 b` for positive definite `a`."""
+    if a.shape[-1] == 1:
+        return b / a
+    factor, scale, _ = scaled_cholesky(a)
+    return factor_solve(factor, scale, jnp.broadcast_to(b, (*a.shape[:-1], b.shape[-1])))
+
+
+def spd_inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
+    """`a^-1` for positive definite `a`, exactly symmetric."""
+    return symmetric(spd_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)))
+
+
+def log_determinant(a: Float[Array, "*b n n"]) -> Float[Array, "*b"]:
+    """`log |a|` for positive definite `a`."""
+    if a.shape[-1] == 1:
+        return jnp.log(a[..., 0, 0])
+    factor, scale, _ = scaled_cholesky(a)
+    diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
+    return 2 * jnp.sum(jnp.log(diagonal) - jnp.log(jnp.where(scale > 0, scale, 1)), -1)
+
+
+def split_semidefinite(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n n"]]:
+    """Pseudo-inverse of a semidefinite `a`, and a `k` with `k k'` spanning its null space.
+
+    Eigenvalues are judged after scaling `a` to unit diagonal. `k` is zero where `a` is definite.
+    """
+    n = a.shape[-1]
+    diagonal = jnp.diagonal(a, axis1=-2, axis2=-1)
+    scale = jnp.where(diagonal > 0, lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1)), 1)
+    values, vectors = jnp.linalg.eigh(a * scale[..., :, None] * scale[..., None, :])
+    present = values > pivot_tolerance(a.dtype, n)
+    inverse = jnp.where(present, 1 / jnp.where(present, values, 1), 0)
+    vectors = scale[..., :, None] * vectors
+    return (vectors * inverse[..., None, :]) @ transpose(vectors), vectors * ~present[..., None, :]
+
+
+def limit_inverse(finite: Float[Array, "*b n n"], infinite: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
+    """`lim_{t -> inf} (finite + t infinite)^-1` for `finite > 0`, `infinite >= 0`.
+
+    Nothing is known along the range of `infinite`; with `P` the projection on its null space the
+    limit is `P (P finite P + I - P)^-1 P`.
+    """
+    size = jnp.trace(infinite, axis1=-2, axis2=-1)[..., None, None]
+    values, vectors = jnp.linalg.eigh(infinite / jnp.where(size > 0, size, 1))
+    null = vectors * (values <= pivot_tolerance(finite.dtype, finite.shape[-1]))[..., None, :]
+    projection = null @ transpose(null)
+    identity = jnp.eye(finite.shape[-1], dtype=finite.dtype)
+    inner = symmetric(projection @ finite @ projection) + identity - projection
+    return projection @ spd_inverse(symmetric(inner)) @ projection
+
+
+def quadratic(a: Float[Array, "*b n n"], x: Float[Array, "*b n"]) -> Float[Array, "*b"]:
+    """`x' a x`."""
+    return jnp.einsum("...i,...ij,...j->...", x, a, x)
+

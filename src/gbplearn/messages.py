@@ -1,0 +1,223 @@
+"""The message update: what a linearised factor tells each of its variables.
+
+A factor with measurement `y = h(x) + noise`, `noise ~ N(0, Sy)`, linearised at `x0` with Jacobian columns `J_i`, and
+cavities with means `m_i` and variances `v_i`:
+
+    S_-i = Sy + sum_{j != i} J_j v_j J_j'             what the others leave uncertain about the measurement
+    R    = y - h(x0) - sum_j J_j (m_j - x0_j)         innovation
+    lam_i = J_i' S_-i^-1 J_i
+    eta_i = J_i' S_-i^-1 (R + J_i m_i)
+
+This is the exact marginal of the linearised factor times the other cavities. The architecture's form with one
+shared `S` follows by `S_-i = S - J_i v_i J_i'`; it is used where that subtraction keeps its digits, that is for edges
+with leverage `v_i J_i' S^-1 J_i <= 1/2`. Leverages of a factor sum to less than M, so fewer than 2 M edges lie
+above: for these `S_-i` is summed from the others (for M = 1 the one edge that holds more than half of `S`).
+
+A cavity of zero precision has infinite variance. Its limit: along `J_i` times the unknown directions the others
+hear nothing; the variable itself hears a finite message.
+
+Scalar slots have Jacobians `(F, n)` when M = 1. The general form has blocks throughout: Jacobians `(F, n, M, d)`,
+cavities in block form, scalars being blocks of one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float
+
+from . import linalg
+from .gaussian import Gaussian
+from .linalg import add_all, others_in_list, sum_of_others
+
+
+class Edge(NamedTuple):
+    """One edge set as the update sees it."""
+
+    jacobian: Array  # (F | 1, n), or (F | 1, n, M, d)
+    cavity: Gaussian  # (F, n), or (F, n, d) in block form
+    point: Array  # linearisation point: (F | 1, n), or (F | 1, n, d)
+    proper: bool  # known never to have a cavity of zero precision
+
+
+def _plus(a: Array, b: Array | None) -> Array:
+    return a if b is None else a + b
+
+
+def _leave_one_out(terms: list[Array]) -> list[Array]:
+    """Per-factor terms `(F, n)` of each edge set -> for each edge the sum over all other edges of its factor."""
+    across = others_in_list([t.sum(1, keepdims=True) for t in terms])
+    within = [sum_of_others(t, 1) if t.shape[1] > 1 else jnp.zeros((), t.dtype) for t in terms]
+    return [_plus(w, a) for w, a in zip(within, across)]
+
+
+def scalar_messages(
+    edges: list[Edge],
+    residual: Float[Array, "f"],
+    variance: Float[Array, "f"],
+    scale: Float[Array, "f"] | None,
+) -> list[Gaussian]:
+    """Messages of M = 1 factors over scalar variables.
+
+    **Arguments:**
+
+    - `edges`: the edge sets of the group.
+    - `residual`: `y - h(x0)`.
+    - `variance`: noise variance.
+    - `scale`: robust factor on the precision, None for 1.
+    """
+    means, spreads = [], []
+    for e in edges:
+        known = e.cavity.lam > 0
+        lam = e.cavity.lam if e.proper else jnp.where(known, e.cavity.lam, 1)
+        v = 1 / lam
+        means.append(e.cavity.eta * v if e.proper else jnp.where(known, e.cavity.eta * v, e.point))
+        spreads.append(v if e.proper else jnp.where(known, v, 0))
+    innovation = residual[:, None] - add_all(
+        [(e.jacobian * (m - e.point)).sum(1, keepdims=True) for e, m in zip(edges, means)]
+    )
+    terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
+    others = _leave_one_out(terms)
+    k = 1.0 if scale is None else scale[:, None]
+    out = []
+    for e, m, rest in zip(edges, means, others):
+        # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
+        gain = e.jacobian * (k / (variance[:, None] + k * rest))
+        out.append(Gaussian(gain * (innovation + e.jacobian * m), gain * e.jacobian))
+    if all(e.proper for e in edges):
+        return out
+    unknown = [(((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype)) for e in edges]
+    return [
+        Gaussian(jnp.where(u > 0, 0, g.eta), jnp.where(u > 0, 0, g.lam)) for g, u in zip(out, _leave_one_out(unknown))
+    ]
+
+
+def general_messages(
+    edges: list[Edge],
+    residual: Float[Array, "f m"],
+    covariance: Float[Array, "f m m"],
+    scale: Float[Array, "f m"] | None,
+) -> list[Gaussian]:
+    """Messages of factors with any M over scalars and blocks, all in block form. Arguments as `scalar_messages`."""
+    # In units of the noise, metres beside radians do no harm.
+    whiten = lax.rsqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
+    covariance = covariance * whiten[:, :, None] * whiten[:, None, :]
+    if scale is not None:
+        whiten = whiten * jnp.sqrt(scale)
+    residual = residual * whiten
+    edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
+    if all(e.proper for e in edges):
+        return _definite(edges, residual, covariance)
+    definite = jnp.all(jnp.stack([jnp.all(e.cavity.proper) for e in edges]))
+    return lax.cond(
+        definite,
+        lambda: _definite(edges, residual, covariance),
+        lambda: _limit(edges, residual, covariance),
+    )
+
+
+def _innovation(edges: list[Edge], means: list[Array], residual: Array) -> Array:
+    return residual - add_all(
+        [jnp.einsum("fnmd,fnd->fm", *_same_f(e.jacobian, m - e.point)) for e, m in zip(edges, means)]
+    )
+
+
+def _same_f(a: Array, b: Array) -> tuple[Array, Array]:
+    """Broadcast the factor axes of two arrays against each other."""
+    f = max(a.shape[0], b.shape[0])
+    return jnp.broadcast_to(a, (f, *a.shape[1:])), jnp.broadcast_to(b, (f, *b.shape[1:]))
+
+
+def _answer(jacobian: Array, mean: Array, innovation: Array, inverse_times) -> Gaussian:
+    """`lam = J' A J`, `eta = J' A (R + J m)` for `A = S_-i^-1`, given as a function that applies it."""
+    predicted = innovation[:, None, :] + jnp.einsum("fnmd,fnd->fnm", jacobian, mean)
+    right = jnp.concatenate([jacobian, predicted[..., None]], -1)
+    solved = linalg.transpose(jacobian) @ inverse_times(right)
+    return Gaussian(solved[..., -1], linalg.symmetric(solved[..., :-1]))
+
+
+def _covariances(jacobian: Array, cov: Array) -> Array:
+    return linalg.symmetric(jacobian @ cov @ linalg.transpose(jacobian))
+
+
+def _definite(edges: list[Edge], residual: Array, covariance: Array) -> list[Gaussian]:
+    """Every cavity proper."""
+    covs = [linalg.spd_inverse(e.cavity.lam) for e in edges]
+    means = [jnp.einsum("fnij,fnj->fni", v, e.cavity.eta) for v, e in zip(covs, edges)]
+    edges = [e._replace(jacobian=_same_f(e.jacobian, m)[0]) for e, m in zip(edges, means)]
+    innovation = _innovation(edges, means, residual)
+    m = residual.shape[1]
+    few = [e.jacobian.shape[1] < 2 * m or e.jacobian.shape[3] > 1 for e in edges]
+    parts = [_covariances(e.jacobian, v) if short else None for e, v, short in zip(edges, covs, few)]
+    totals = [
+        jnp.einsum("fnad,fnde,fnbe->fab", e.jacobian, v, e.jacobian) if p is None else p.sum(1)
+        for e, v, p in zip(edges, covs, parts)
+    ]
+    out = []
+    for e, v, mean, p, rest in zip(edges, covs, means, parts, others_in_list(totals)):
+        base = _plus(covariance, rest)
+        if p is None:
+            out.append(_many_scalars(e.jacobian[..., 0], v[..., 0, 0], mean[..., 0], innovation, base))
+        else:
+            s = base[:, None] + sum_of_others(p, 1)
+            out.append(_answer(e.jacobian, mean, innovation, lambda b, s=s: linalg.spd_solve(s, b)))
+    return out
+
+
+def _many_scalars(j: Array, v: Array, mean: Array, innovation: Array, base: Array) -> Gaussian:
+    """More scalars than 2 M in one edge set: one solve with the shared `S`, and `2 M - 1` exact ones.
+
+    `j (F, n, M)`, `v (F, n)`, `base (F, M, M)`: noise and the other edge sets.
+    """
+    factors, n, m = j.shape
+    s = base + jnp.einsum("fn,fna,fnb->fab", v, j, j)
+    factor, unit, _ = linalg.scaled_cholesky(s)
+    solved = linalg.factor_solve(factor, unit, linalg.transpose(j))  # (F, M, n)
+    precision = jnp.einsum("fnm,fmn->fn", j, solved)
+    leverage = v * precision
+    left = 1 - jnp.minimum(leverage, 0.75)  # those above 1/2 are replaced below
+    lam = precision / left
+    eta = jnp.einsum("fmn,fm->fn", solved, innovation) / left + lam * mean
+    _, top = lax.top_k(leverage, 2 * m - 1)
+    row = jnp.arange(factors)[:, None]
+    j_top, v_top, mean_top = j[row, top], v[row, top], mean[row, top]
+    v_rest = v.at[row, top].set(0)
+    rest = base + jnp.einsum("fn,fna,fnb->fab", v_rest, j, j)
+    parts = v_top[..., None, None] * j_top[..., :, None] * j_top[..., None, :]
+    s_top = rest[:, None] + sum_of_others(parts, 1)
+    exact = _answer(j_top[..., None], mean_top[..., None], innovation, lambda b: linalg.spd_solve(s_top, b))
+    eta, lam = eta.at[row, top].set(exact.eta[..., 0]), lam.at[row, top].set(exact.lam[..., 0, 0])
+    return Gaussian(eta[..., None], lam[..., None, None])
+
+
+def _limit(edges: list[Edge], residual: Array, covariance: Array) -> list[Gaussian]:
+    """Some cavities improper: their unknown directions have infinite variance."""
+    tolerance = linalg.pivot_tolerance(residual.dtype, residual.shape[1])
+    means, parts, infinite, jacobians = [], [], [], []
+    for e in edges:
+        cov, null = linalg.split_semidefinite(e.cavity.lam)
+        off = e.cavity.eta - jnp.einsum("fnij,fnj->fni", *_same_f(e.cavity.lam, e.point))
+        means.append(e.point + jnp.einsum("fnij,fnj->fni", cov, off))
+        jacobian = _same_f(e.jacobian, cov)[0]
+        jacobians.append(jacobian)
+        parts.append(_covariances(jacobian, cov))
+        # Directions of the measurement that an unknown direction moves, each of unit length or (rounding) zero.
+        moved = jacobian @ null
+        size = jnp.sum(moved**2, -2, keepdims=True)
+        full = jnp.sum(jacobian**2, (-2, -1), keepdims=True) * jnp.sum(null**2, -2, keepdims=True)
+        real = size > tolerance**2 * full
+        moved = jnp.where(real, moved * lax.rsqrt(jnp.where(real, size, 1)), 0)
+        infinite.append(moved @ linalg.transpose(moved))
+    edges = [e._replace(jacobian=j) for e, j in zip(edges, jacobians)]
+    innovation = _innovation(edges, means, residual)
+    finite_across = others_in_list([p.sum(1) for p in parts])
+    infinite_across = others_in_list([p.sum(1) for p in infinite])
+    out = []
+    for e, mean, p, q, a, b in zip(edges, means, parts, infinite, finite_across, infinite_across):
+        s = _plus(covariance, a)[:, None] + sum_of_others(p, 1)
+        unknown = sum_of_others(q, 1) if b is None else b[:, None] + sum_of_others(q, 1)
+        inverse = linalg.limit_inverse(s, unknown)
+        out.append(_answer(e.jacobian, mean, innovation, lambda x, inverse=inverse: inverse @ x))
+    return out

@@ -1,0 +1,114 @@
+"""What inference works on: a factor graph with its evidence as one pytree, and the state of its messages."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .gaussian import POINT, Gaussian
+from .group import Group, Linear
+
+
+class Problem(eqx.Module):
+    """A factor graph and its evidence as arrays. Its structure is what is compiled; its values never recompile."""
+
+    groups: tuple[Group, ...]
+    frozen: tuple[Linear | None, ...]  # linear groups, linearised once
+    prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
+    start: dict[str, Array]  # linearisation point where nothing is known yet
+    fixed: dict[str, Array]  # values of wholly observed variables
+
+    def touching(self, variable: str) -> list[tuple[int, int]]:
+        """The edge sets `(group, slot)` of a variable."""
+        return [
+            (g, s) for g, group in enumerate(self.groups) for s, x in enumerate(group.slots) if x.variable == variable
+        ]
+
+    def active(self) -> tuple[int, ...]:
+        """Groups with anything to infer."""
+        return tuple(g for g, group in enumerate(self.groups) if group.slots)
+
+    def energies(self, values: dict[str, Array]) -> tuple[list[Array], dict[str, Array]]:
+        """Energy of each group, and of each prior, at the values of all variables."""
+        full = {**values, **self.fixed}
+        groups = [g.measure(g.y - g.value(full)).energy for g in self.groups]
+        return groups, {name: prior_energy(p, values[name]) for name, p in self.prior.items()}
+
+
+class Messages(eqx.Module):
+    """Messages of one edge set, and where units have several edges in it, their pooled sum."""
+
+    each: Gaussian
+    pooled: Gaussian | None
+
+
+class State(eqx.Module):
+    """All messages of a problem, and the stored linearisation points of groups that keep them."""
+
+    messages: tuple[tuple[Messages, ...], ...]  # of each group, of each slot
+    points: tuple[dict[str, Array] | None, ...]
+    visits: Array  # (groups,)
+    key: Array
+
+
+def prior_energy(prior: Gaussian, value: Array) -> Array:
+    """`sum (x - mean)' lam (x - mean) / 2`; observed units and flat priors count nothing."""
+    d = value - prior.mean
+    if prior.block:
+        observed = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1) >= POINT / 2
+        each = jnp.einsum("...i,...ij,...j->...", d, prior.lam, d)
+    else:
+        observed, each = prior.lam >= POINT / 2, prior.lam * d * d
+    return 0.5 * jnp.sum(jnp.where(observed, 0, each))
+
+
+def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
+    """No messages sent yet."""
+    messages, points = [], []
+    for group in problem.groups:
+        row = []
+        for slot in group.slots:
+            prior = problem.prior[slot.variable]
+            units = jax.eval_shape(lambda e, x: e.spread(x), slot.edges, prior.eta).shape[1]
+            shape = (group.factors, units, *((prior.shape[-1],) if prior.block else ()))
+            each = Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)
+            pooled = None
+            if not slot.edges.injective:
+                pooled = Gaussian.flat(prior.shape, block=prior.block, dtype=prior.dtype)
+            row.append(Messages(each, pooled))
+        messages.append(tuple(row))
+        keep = keep_points and not group.linear and group.slots
+        points.append({v: problem.start[v] for v in group.variables} if keep else None)
+    return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key)
+
+
+def belief(problem: Problem, state: State, variable: str) -> Gaussian:
+    """Product of the prior and all messages into a variable."""
+    out = problem.prior[variable]
+    for g, s in problem.touching(variable):
+        out = out * pooled(problem, state, g, s)
+    return out
+
+
+def pooled(problem: Problem, state: State, g: int, s: int) -> Gaussian:
+    """Product of the messages of one edge set into each unit of its variable."""
+    messages = state.messages[g][s]
+    if messages.pooled is not None:
+        return messages.pooled
+    return jax.tree.map(problem.groups[g].slots[s].edges.pool, messages.each)
+
+
+def belief_mean(gaussian: Gaussian, start: Array) -> Array:
+    """The mean, or the start where nothing (or in a block, not everything) is known."""
+    if not gaussian.block:
+        known = gaussian.lam > 0
+        return jnp.where(known, gaussian.eta / jnp.where(known, gaussian.lam, 1), start)
+    shift = gaussian.eta - jnp.einsum("...ij,...j->...i", gaussian.lam, start)
+    return start + Gaussian(shift, gaussian.lam).mean
+
+
+def all_means(problem: Problem, state: State) -> dict[str, Array]:
+    """Current mean of every variable that is not fixed."""
+    return {name: belief_mean(belief(problem, state, name), problem.start[name]) for name in problem.prior}

@@ -1,0 +1,282 @@
+"""One visit of a factor group, and the loop over visits: the only place where messages change."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from . import linalg
+from .gaussian import Gaussian
+from .group import Group, Linear
+from .linalg import add_all
+from .messages import Edge, general_messages, scalar_messages
+from .problem import Messages, Problem, State, belief_mean, pooled, prior_energy
+from .schedule import OnMovement, Schedule
+
+# How many iterations one compiled call makes at most: the length of its trace.
+CHUNK = 50
+
+
+class Options(eqx.Module):
+    """How messages are sent. Numbers are data; what is static changes the compiled code."""
+
+    damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
+    dropout: tuple[tuple[Array, ...], ...]
+    load: dict[str, Gaussian] | None  # proximal factors of the guard
+    dropping: bool = eqx.field(static=True)
+    relinearise: int | OnMovement = eqx.field(static=True)
+    schedule: Schedule = eqx.field(static=True)
+
+
+class Latest(NamedTuple):
+    """What the last visit of each group saw. All arrays have an element a group, `prior` an element a variable."""
+
+    residual: Array
+    energy: Array
+    switched: Array
+    prior: Array
+    priority: Array  # what a schedule that picks groups goes by
+
+    def total(self) -> Array:
+        """Energy of all groups and priors."""
+        return jnp.sum(self.energy) + jnp.sum(self.prior)
+
+
+def _inbound(problem: Problem, state: State, options: Options, g: int) -> dict[str, Gaussian]:
+    """For each variable of a group: its prior and the messages of all *other* groups."""
+    out = {}
+    for name in problem.groups[g].variables:
+        parts = [problem.prior[name]]
+        if options.load is not None:
+            parts.append(options.load[name])
+        parts += [pooled(problem, state, other, s) for other, s in problem.touching(name) if other != g]
+        out[name] = _product(parts)
+    return out
+
+
+def _product(parts: list[Gaussian]) -> Gaussian:
+    return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
+
+
+def _cavity(slot, outside: Gaussian, messages: Messages) -> Gaussian:
+    """What a factor sees of a variable: everything but its own message, multiplied up from the others."""
+    spread = jax.tree.map(slot.edges.spread, outside)
+    if slot.edges.injective:
+        return spread
+    return spread * jax.tree.map(slot.edges.others, messages.each)
+
+
+def change(old: Gaussian, new: Gaussian, start: Array) -> Array:
+    """How far a belief moves: the larger of `|new mean - mean| / std` and `|log precision ratio|` over all units."""
+    before, after = belief_mean(old, start), belief_mean(new, start)
+    step = after - before
+    # A step within the rounding of the mean itself is none: else precise variables would never come to rest.
+    rounding = 4 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
+    step = jnp.where(jnp.abs(step) <= rounding, 0, step)
+    if old.block:
+        squared = linalg.quadratic(old.lam, step)
+        a, b = (jnp.diagonal(x.lam, axis1=-2, axis2=-1) for x in (old, new))
+    else:
+        squared, a, b = step * step * old.lam, old.lam, new.lam
+    tiny = jnp.finfo(step.dtype).tiny
+    ratio = (b + tiny) / (a + tiny)
+    logs = jnp.maximum(jnp.log(jnp.max(ratio)), -jnp.log(jnp.min(ratio)))
+    return jnp.maximum(jnp.sqrt(jnp.max(squared)), logs)
+
+
+def _linearise(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
+    group, frozen = problem.groups[g], problem.frozen[g]
+    if frozen is None:
+        return group.linearise({**points, **problem.fixed})
+    moves = []
+    for slot, j in zip(group.slots, frozen.jacobians):
+        x = slot.edges.spread(points[slot.variable])
+        moves.append(
+            (j * x).sum(1, keepdims=True) if group.scalar else jnp.einsum("fnmd,fnd->fm", *_blocks(slot, j, x))
+        )
+    return Linear(frozen.value + add_all(moves), frozen.jacobians)
+
+
+def _blocks(slot, j: Array, x: Array) -> tuple[Array, Array]:
+    """Jacobian and values in block layout with one factor axis."""
+    x = x if slot.block else x[..., None]
+    f = max(j.shape[0], x.shape[0])
+    return jnp.broadcast_to(j, (f, *j.shape[1:])), jnp.broadcast_to(x, (f, *x.shape[1:]))
+
+
+def propose(
+    group: Group, linear: Linear, cavities: list[Gaussian], points: dict[str, Array], residual: Array, scale: Array | None
+) -> list[Gaussian]:
+    """The undamped messages of a group."""
+    spread = [s.edges.spread(points[s.variable]) for s in group.slots]
+    rows = group.factors
+    residual = jnp.broadcast_to(residual, (rows, group.outputs))
+    if group.scalar:
+        edges = [Edge(j, c, x, s.proper) for j, c, x, s in zip(linear.jacobians, cavities, spread, group.slots)]
+        k = None if scale is None else scale[:, 0]
+        variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
+        return scalar_messages(edges, residual[:, 0], variance, k)
+    edges = []
+    for j, c, x, s in zip(linear.jacobians, cavities, spread, group.slots):
+        wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
+        edges.append(Edge(j, wide, x if s.block else x[..., None], s.proper))
+    covariance = group.covariance()
+    out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
+    return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
+
+
+def _refresh(options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]):
+    """The linearisation point of this visit, and what of it is stored."""
+    stored = state.points[g]
+    if stored is None:
+        return means, None
+    first = state.visits[g] == 0
+    if isinstance(options.relinearise, OnMovement):
+        points = {}
+        for name, x0 in stored.items():
+            lam = jnp.diagonal(old[name].lam, axis1=-2, axis2=-1) if old[name].block else old[name].lam
+            far = (means[name] - x0) ** 2 * lam > options.relinearise.threshold**2
+            points[name] = jnp.where(first | far, means[name], x0)
+    else:
+        due = state.visits[g] % options.relinearise == 0
+        points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
+    return points, points
+
+
+def visit(problem: Problem, state: State, options: Options, latest: Latest, g: int) -> tuple[State, Latest]:
+    """Visit one group: relinearise, send its messages, damp, drop out."""
+    group = problem.groups[g]
+    inbound = _inbound(problem, state, options, g)
+    own = [pooled(problem, state, g, s) for s in range(len(group.slots))]
+    same = {name: [s for s, slot in enumerate(group.slots) if slot.variable == name] for name in group.variables}
+    old = {name: _product([inbound[name], *(own[s] for s in same[name])]) for name in group.variables}
+    means = {name: belief_mean(old[name], problem.start[name]) for name in group.variables}
+    points, stored = _refresh(options, state, g, means, old)
+
+    cavities = []
+    for s, slot in enumerate(group.slots):
+        outside = _product([inbound[slot.variable], *(own[i] for i in same[slot.variable] if i != s)])
+        cavities.append(_cavity(slot, outside, state.messages[g][s]))
+    linear = _linearise(problem, g, points)
+    residual = group.y - linear.value
+    measured = group.measure(jnp.broadcast_to(residual, (group.factors, group.outputs)))
+    proposals = propose(group, linear, cavities, points, residual, measured.scale)
+
+    key, draw = jax.random.split(state.key) if options.dropping else (state.key, state.key)
+    messages, proposed = [], []
+    for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
+        before = state.messages[g][s].each
+        weight = jnp.where(state.visits[g] == 0, 0, options.damping[g][s]).astype(proposal.dtype)
+        after = before.mix(proposal, weight)
+        if options.dropping:
+            # One mask for all natural parameters of an edge; the first message is always taken.
+            lottery = jax.random.uniform(jax.random.fold_in(draw, s), before.shape[:2])
+            after = before.where((lottery < options.dropout[g][s]) & (state.visits[g] > 0), after)
+        sums = None if slot.edges.injective else jax.tree.map(slot.edges.pool, after)
+        messages.append(Messages(after, sums))
+        proposed.append(jax.tree.map(slot.edges.pool, proposal))
+    full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
+    worst = jnp.max(jnp.stack([change(old[name], full[name], problem.start[name]) for name in group.variables]))
+    news = jnp.where(jnp.isnan(worst), jnp.inf, worst)  # so that NaN cannot hide
+
+    state = State(
+        state.messages[:g] + (tuple(messages),) + state.messages[g + 1 :],
+        state.points[:g] + (stored,) + state.points[g + 1 :],
+        state.visits.at[g].add(1),
+        key,
+    )
+    prior = latest.prior
+    for i, name in enumerate(problem.prior):
+        if name in group.variables and problem.touching(name)[0][0] == g:
+            prior = prior.at[i].set(prior_energy(problem.prior[name], means[name]))
+    latest = Latest(
+        latest.residual.at[g].set(news),
+        latest.energy.at[g].set(measured.energy),
+        latest.switched.at[g].set(measured.switched),
+        prior,
+        latest.priority,
+    )
+    if fixed_order(problem, options) is not None:
+        return state, latest
+    after = [pooled(problem, state, g, s) for s in range(len(group.slots))]
+    moved = {}
+    for name in group.variables:
+        new = _product([inbound[name], *(after[s] for s in same[name])])
+        moved[name] = change(old[name], new, problem.start[name])
+    # What damping held back is still to come; neighbours have news as far as shared variables moved.
+    held = jnp.max(jnp.stack(options.damping[g]))
+    priority = latest.priority.at[g].set(held * news)
+    for other, neighbour in enumerate(problem.groups):
+        shared = [moved[name] for name in neighbour.variables if name in moved]
+        if other != g and shared:
+            priority = priority.at[other].add(jnp.max(jnp.stack(shared)))
+    return state, latest._replace(priority=priority)
+
+
+def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
+    """The groups of one iteration, or None if the schedule picks them one by one."""
+    active = problem.active()
+    order = options.schedule.order(tuple(problem.groups[g].name for g in active))
+    return None if order is None else tuple(active[i] for i in order)
+
+
+def iterate(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
+    """One full schedule."""
+    order = fixed_order(problem, options)
+    if order is not None:
+        for g in order:
+            state, latest = visit(problem, state, options, latest, g)
+        return state, latest
+    active = problem.active()
+
+    def picked(_, carry: tuple[State, Latest]) -> tuple[State, Latest]:
+        state, latest = carry
+        key, draw = jax.random.split(state.key)
+        state = eqx.tree_at(lambda s: s.key, state, key)
+        chosen = options.schedule.pick(draw, latest.priority[jnp.asarray(active)])
+        branches = [lambda s, n, g=g: visit(problem, s, options, n, g) for g in active]
+        return lax.switch(chosen, branches, state, latest)
+
+    return lax.fori_loop(0, len(active), picked, (state, latest))
+
+
+def nothing_seen(problem: Problem) -> Latest:
+    """Before the first visit: every residual is infinite."""
+    dtype = next(iter(problem.prior.values())).dtype if problem.prior else jnp.result_type(float)
+    groups = jnp.zeros(len(problem.groups), dtype)
+    idle = jnp.asarray([not g.slots for g in problem.groups], bool)
+    return Latest(
+        jnp.where(idle, 0, jnp.inf).astype(dtype), groups, groups, jnp.zeros(len(problem.prior), dtype), groups + jnp.inf
+    )
+
+
+def _run(
+    problem: Problem, state: State, options: Options, latest: Latest, limit: Array, tolerance: Array
+) -> tuple[State, Latest, Latest, Array]:
+    """Up to `limit <= CHUNK` iterations, fewer if all residuals fall to `tolerance` or an energy is not finite.
+
+    **Returns:** state, what was seen last, the same for each iteration, the number of iterations.
+    """
+    trace = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), latest)
+
+    def going(carry) -> Array:
+        _, latest, _, i = carry
+        busy = (jnp.max(latest.residual) > tolerance) & ((i == 0) | jnp.isfinite(latest.total()))
+        return (i < limit) & busy
+
+    def body(carry):
+        state, latest, trace, i = carry
+        state, latest = iterate(problem, state, options, latest)
+        return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
+
+    return lax.while_loop(going, body, (state, latest, trace, jnp.zeros((), jnp.int32)))
+
+
+run = jax.jit(_run)
+# The same with the buffers of the state given away: for callers that keep no other reference to it.
+run_in_place = partial(jax.jit, donate_argnums=(1,))(_run)
