@@ -116,14 +116,14 @@ class Gaussian(eqx.Module):
         """`lam^-1 eta`; zero along directions of which nothing is known."""
         if not self.block:
             return jnp.where(self.lam > 0, self.eta / jnp.where(self.lam > 0, self.lam, 1), 0)
-        return jnp.einsum("...ij,...j->...i", self._pseudo_covariance()[0], self.eta)
+        return jnp.einsum("...ij,...j->...i", linalg.pseudo_inverse(self.lam)[0], self.eta)
 
     @property
     def variance(self) -> Float[Array, "..."]:
         """Marginal variances; infinite where nothing is known."""
         if not self.block:
             return jnp.where(self.lam > 0, 1 / jnp.where(self.lam > 0, self.lam, 1), jnp.inf)
-        inverse, null = self._pseudo_covariance()
+        inverse, null = linalg.pseudo_inverse(self.lam)
         unknown = jnp.any(jnp.abs(null) > 0, -1)
         return jnp.where(unknown, jnp.inf, jnp.diagonal(inverse, axis1=-2, axis2=-1))
 
@@ -137,18 +137,8 @@ class Gaussian(eqx.Module):
         """`lam^-1` in block form; infinite on the diagonal where nothing is known."""
         if not self.block:
             raise ValueError("Gaussian.covariance belongs to the block form; scalar Gaussians have .variance")
-        inverse, _ = self._pseudo_covariance()
+        inverse, _ = linalg.pseudo_inverse(self.lam)
         return jnp.where(jnp.eye(self.shape[-1], dtype=bool), self.variance[..., None], inverse)
-
-    def _pseudo_covariance(self) -> tuple[Array, Array]:
-        """Inverse precision, and what spans the unknown directions. The slow road only if it is needed."""
-        _, _, good = linalg.scaled_cholesky(self.lam)
-        return lax.cond(
-            jnp.all(good),
-            lambda lam: (linalg.spd_inverse(lam), jnp.zeros_like(lam)),
-            linalg.split_semidefinite,
-            self.lam,
-        )
 
     def __mul__(self, other: Gaussian) -> Gaussian:
         """Product of densities."""

@@ -49,7 +49,8 @@ class FactorGraph:
         self._factors: dict[str, Factor] = {}
         self._evidence: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
         self._tied: dict[str, str] = {}  # name -> the variable it is the same as
-        self._groups: dict[frozenset[str], tuple[Group, ...]] = {}  # laid out, by what is fixed
+        # Laid out as arrays, by what is fixed; with the variables whose prior is proper everywhere.
+        self._laid_out: dict[frozenset[str], tuple[tuple[Group, ...], frozenset[str]]] = {}
 
     def __repr__(self) -> str:
         lines = [f"FactorGraph ({self.dtype})"]
@@ -116,7 +117,7 @@ class FactorGraph:
         else:
             point = self._values(name, start, shape, "start")
         self._entries[name] = _Entry(Variable(name, shape, block), prior, jnp.asarray(point, self.dtype), kind)
-        self._groups.clear()
+        self._laid_out.clear()
         return self._entries[name].variable
 
     def _fit_prior(self, name: str, prior: Gaussian, shape: tuple[int, ...], block: bool) -> Gaussian:
@@ -165,7 +166,7 @@ class FactorGraph:
             factor = _renamed(factor, name, {})
         self._resolved(factor)
         self._factors[name] = factor
-        self._groups.clear()
+        self._laid_out.clear()
         return factor
 
     def observe(self, name: str, value: ArrayLike, mask: ArrayLike | None = None) -> None:
@@ -219,7 +220,7 @@ class FactorGraph:
             self._factors[prefix + name] = _renamed(f, prefix + name, renamed)
         self._tied.update({prefix + a: prefix + b for a, b in other._tied.items()})
         self._evidence.update({prefix + a: e for a, e in other._evidence.items()})
-        self._groups.clear()
+        self._laid_out.clear()
         return renamed
 
     def tie(self, first: str, second: str) -> None:
@@ -235,7 +236,7 @@ class FactorGraph:
                 raise ValueError(f"tie: '{first}' and '{second}' are both observed; release one")
             self._evidence[keep] = self._evidence.pop(drop)
         self._tied[drop] = keep
-        self._groups.clear()
+        self._laid_out.clear()
         try:
             for factor in self._factors.values():
                 self._resolved(factor)
@@ -293,16 +294,15 @@ class FactorGraph:
                 value, mask = seen[name]
                 prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(jnp.asarray(mask), prior)
             used[name], start[name] = prior, self._entries[name].start
-        if fixed not in self._groups:
-            proper = frozenset(n for n, p in priors.items() if bool(jnp.all(p.proper)))
-            self._groups[fixed] = tuple(
-                make_group(f, self._resolved(f), fixed, proper, self.dtype) for f in self._factors.values()
-            )
-        groups = self._groups[fixed]
+        if fixed not in self._laid_out:
+            proper = frozenset(n for n, p in priors.items() if n not in fixed and bool(jnp.all(p.proper)))
+            made = tuple(make_group(f, self._resolved(f), fixed, proper, self.dtype) for f in self._factors.values())
+            self._laid_out[fixed] = made, proper
+        groups, proper = self._laid_out[fixed]
         values = {name: jnp.asarray(seen[name][0], self.dtype) for name in fixed}
         zeros = {name: jnp.zeros(p.shape, self.dtype) for name, p in used.items()}
         frozen = tuple(_freeze(g, {**zeros, **values}) if g.linear and g.slots else None for g in groups)
-        return Problem(groups, frozen, used, start, values)
+        return Problem(groups, frozen, used, start, values, proper)
 
     def energy(self, values: Mapping[str, Any]) -> dict[str, float]:
         """Energy of each factor group (Eq. 3 of the paper, with its 1/2), and of each prior as `"prior of x"`.

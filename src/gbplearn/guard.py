@@ -7,12 +7,14 @@ energy at the means has risen above the best one. Then, always from the best mea
 2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x belief precision)` that holds it near a
    centre `c` (Johnson et al. 2009). For a linear graph, belief propagation with enough weight `gamma` converges to
    `c - (H + Gamma)^-1 grad E(c)`: a preconditioned descent step, found by messages. Taking that step alone would need
-   as many rounds as the graph is ill-conditioned, so the steps are combined as conjugate directions (flexible
-   Polak-Ribière), with the step length that minimises the linearised energy. Weights grow when messages diverge all
+   as many rounds as the graph is ill-conditioned, so each step is made conjugate to the last ones (flexible
+   conjugate gradients), with the length that minimises the linearised energy. Weights grow when messages diverge all
    the same or the energy does not fall.
 
-With the means at rest, precisions are those of plain belief propagation at these means: for `S > 0` they grow
-monotonically from nothing to a bound, so they converge whatever the means do.
+The messages of a proximal step are about the *step*: the graph is linearised at `c` and shifted there, so that float32
+resolves steps much smaller than the rounding of the means. With the means at rest, precisions are those of plain belief
+propagation on the graph linearised there: they grow monotonically from nothing to a bound, so they converge whatever
+the means do.
 """
 
 from __future__ import annotations
@@ -28,15 +30,18 @@ from jax import Array
 
 from .gaussian import POINT, Gaussian
 from .linalg import add_all
+from .group import Linear
 from .problem import Messages, Problem, State, all_means, belief, empty_state
 from .propagate import CHUNK, Latest, Options, nothing_seen, run_in_place
 
 Values = dict[str, Array]
 
 _MORE_DAMPING = 0.7
-_FIRST_WEIGHT = 1.0
+_FIRST_WEIGHT = 4.0
 _WEIGHT_LIMIT = 1e6
 _INNER = 25  # iterations for one proximal step at most
+_MEMORY = 20  # earlier directions that a new one is made conjugate to
+_REST = 4  # steps whose gain estimates what is left
 _STALLED = 150  # iterations without progress of the residual that count as not converging
 
 
@@ -147,13 +152,24 @@ def _energy(problem: Problem, x: Values) -> Array:
 
 
 @jax.jit
-def _proximal(precision: dict[str, Array], centre: Values, weight: Array) -> dict[str, Gaussian]:
-    out = {}
-    for name, c in centre.items():
-        lam = weight * precision[name]
-        eta = lam * c if lam.ndim == c.ndim else jnp.einsum("...ij,...j->...i", lam, c)
-        out[name] = Gaussian(eta, lam)
-    return out
+def _step_problem(problem: Problem, centre: Values, load: dict[str, Array]) -> Problem:
+    """The graph linearised at `centre`, about the step from there, with a proximal factor `N(0, load^-1)`."""
+    groups, frozen, prior = [], [], {}
+    full = {**centre, **problem.fixed}
+    for group in problem.groups:
+        linear = group.linearise(full) if group.slots else Linear(group.value(full), ())
+        residual = group.y - linear.value
+        scale, noise = group.measure(residual).scale, group.noise
+        if scale is not None:
+            least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
+            noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
+        groups.append(dataclasses.replace(group, y=residual, noise=noise, robust=None))
+        frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
+    for name, p in problem.prior.items():
+        eta = jnp.einsum("...ij,...j->...i", p.lam, centre[name]) if p.block else p.lam * centre[name]
+        prior[name] = Gaussian(p.eta - eta, p.lam + load[name])
+    start = jax.tree.map(jnp.zeros_like, problem.start)
+    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper)
 
 
 @jax.jit
@@ -185,6 +201,23 @@ def _recentre(problem: Problem, state: State, x: Values) -> State:
 _means = jax.jit(all_means)
 
 
+@jax.jit
+def _at_rest(down: Values, step: Values) -> Array:
+    """Whether a step's descent cannot be told from the rounding of its own sum."""
+    size = add_all([jnp.sum(jnp.abs(down[k] * step[k])) for k in down])
+    return jnp.abs(_inner(down, step)) <= 4 * jnp.finfo(size.dtype).eps * size
+
+
+@jax.jit
+def _conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
+    """The step made conjugate to earlier directions `d`, kept with `H d`."""
+    for direction, bend in memory:
+        share = _inner(step, bend) / _inner(direction, bend)
+        share = jnp.where(jnp.isfinite(share), share, 0)
+        step = jax.tree.map(lambda s, d, a=share: s - a * d, step, direction)
+    return step
+
+
 def _finite(tree: Any) -> bool:
     return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
 
@@ -208,11 +241,11 @@ class Guard:
         """Iterations so far."""
         return sum(len(r.residual) for r in self.rows)
 
-    def _advance(self, state: State, options: Options, latest: Latest, limit: int, tolerance: float):
+    def _advance(self, problem: Problem, state: State, options: Options, latest: Latest, limit: int, tolerance: float):
         """Up to `limit` iterations."""
         limit = min(limit, self.left, CHUNK)
         state, latest, trace, count = run_in_place(
-            self.problem, state, options, latest, jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
+            problem, state, options, latest, jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
         )
         n = int(count)
         rows = jax.tree.map(lambda t: np.asarray(t[:n]), trace)
@@ -257,8 +290,10 @@ class Guard:
         centred = _recentre(self.problem, state, x)
         if _finite(centred.messages):
             return centred
-        fresh = empty_state(self.problem, state.key, any(p is not None for p in state.points))
-        return self._with_points(fresh, x)
+        return self._with_points(empty_state(self.problem, state.key, self._keeps_points(state)), x)
+
+    def _keeps_points(self, state: State) -> bool:
+        return any(p is not None for p in state.points)
 
     def _with_points(self, state: State, x: Values) -> State:
         points = tuple(None if p is None else {name: jnp.copy(x[name]) for name in p} for p in state.points)
@@ -283,7 +318,7 @@ class Guard:
         while True:
             if self.left == 0:
                 return state, "limit", best, best_energy
-            state, latest, rows = self._advance(state, options, latest, chunk, self.tolerance)
+            state, latest, rows = self._advance(self.problem, state, options, latest, chunk, self.tolerance)
             chunk = min(2 * chunk, CHUNK)
             residuals = rows.residual.max(1)
             energies = rows.energy.sum(1) + rows.prior.sum(1)
@@ -308,59 +343,45 @@ class Guard:
     # Proximal phase.
 
     def _proximal(self, state: State, centre: Values) -> Outcome:
+        """Conjugate proximal steps from `centre` until the energy is at rest."""
         problem = self.problem
         reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
         precision = self._positive(_precisions(problem, state))
-        weight, failures = _FIRST_WEIGHT, 0
         self.did.append(f"iteration {self.done}: still diverging, proximal factors")
-        down = _descent(problem, centre)
-        direction: Values | None = None
-        previous: tuple[Values, float] | None = None
-        gains: list[float] = []
-        inner_tolerance = 1e-2
+        weight, refused, inner_tolerance = _FIRST_WEIGHT, 0, 1e-2
+        down, memory, gains = _descent(problem, centre), [], []
         converged = False
-        while self.left > reserve:
+        while self.left > reserve and weight <= _WEIGHT_LIMIT:
             state, answer = self._inner_solve(state, precision, centre, weight, inner_tolerance)
-            step = None if answer is None else _free(problem, jax.tree.map(jnp.subtract, answer, centre))
-            slope = -1.0 if step is None else float(_inner(down, step))
-            if step is None or not slope > 0:
-                if step is not None and slope > -1e-12 and gains and gains[-1] < self.tolerance**2:
+            moved = None
+            if answer is not None:
+                if _at_rest(down, answer):
                     converged = True
                     break
-                weight, failures, direction, previous = weight * 4, failures + 1, None, None
-                state = self._restart(state, centre)
-                if weight > _WEIGHT_LIMIT:
-                    break
-                continue
-            if direction is not None and previous is not None:
-                before, slope_before = previous
-                turn = float(_inner(step, jax.tree.map(jnp.subtract, down, before))) / slope_before
-                direction = jax.tree.map(lambda s, d, b=max(turn, 0.0): s + b * d, step, direction)
-            else:
-                direction = step
-            moved = self._line_search(centre, down, direction)
-            if moved is None and direction is not step:
-                direction = step
+                direction = _conjugate(answer, memory)
                 moved = self._line_search(centre, down, direction)
-            if moved is None:
-                if gains and gains[-1] < self.tolerance**2:
-                    converged = True  # the energy cannot be lowered within rounding
-                    break
-                weight, failures, direction, previous = weight * 4, failures + 1, None, None
-                if weight > _WEIGHT_LIMIT:
-                    break
+            if moved is None and memory and answer is not None:
+                memory = []  # rounding has worn the old directions out
                 continue
-            centre, gain = moved
-            previous = (down, slope)
-            down = _descent(problem, centre)
+            if moved is None:
+                # Not even a fresh step lowers the energy. If the last ones hardly did, that is rounding.
+                if len(gains) >= _REST and np.sqrt(2 * sum(gains[-_REST:])) < 10 * self.tolerance:
+                    converged = True
+                    break
+                weight, refused, memory = weight * 4, refused + 1, []
+                continue
+            centre, length, gain = moved
+            before, down = down, _descent(problem, centre)
+            bend = jax.tree.map(lambda a, b, t=length: (a - b) / t, before, down)  # H direction
+            memory = [*memory[-_MEMORY + 1 :], (direction, bend)]
             gains.append(gain)
             # By Cauchy-Schwarz no mean is further from the optimum than sqrt(2 (E - E_min)) standard deviations;
             # what the last steps gained estimates what is left to gain.
-            if len(gains) >= 3 and np.sqrt(2 * sum(gains[-3:])) < self.tolerance:
+            if len(gains) >= _REST and np.sqrt(2 * sum(gains[-_REST:])) < self.tolerance:
                 converged = True
                 break
             inner_tolerance = float(np.clip(0.05 * np.sqrt(2 * gain), 0.1 * self.tolerance, 1e-2))
-        self.did.append(f"iteration {self.done}: weight {weight:g}, {len(gains)} steps, {failures} refused")
+        self.did.append(f"iteration {self.done}: weight {weight:g}, {len(gains)} steps, {refused} refused")
         state = self._settle(state, centre)
         return self._end(state, centre, converged=converged)
 
@@ -368,24 +389,23 @@ class Guard:
         """Variables of which nothing is known still need a weight to hold them."""
         return jax.tree.map(lambda lam: jnp.where(jnp.any(lam > 0), lam, jnp.ones_like(lam)), precision)
 
-    def _inner_solve(self, state: State, precision, centre: Values, weight: float, tolerance: float):
-        """Messages with proximal factors: the means they settle at, or None if they do not settle."""
-        load = _proximal(precision, centre, jnp.asarray(weight, next(iter(centre.values())).dtype))
-        options = Options(
-            self.options.damping, self.options.dropout, load, self.options.dropping, self.options.relinearise,
-            self.options.schedule,
-        )  # fmt: skip
-        loaded = eqx.tree_at(
-            lambda p: p.prior, self.problem, {n: p * load[n] for n, p in self.problem.prior.items()}
-        )
-        state, _, rows = self._advance(state, options, nothing_seen(self.problem), _INNER, tolerance)
+    def _inner_solve(self, state: State, precision: dict[str, Array], centre: Values, weight: float, tolerance: float):
+        """Messages with proximal factors: the step they settle at, or None if they do not settle."""
+        problem = _step_problem(self.problem, centre, jax.tree.map(lambda lam: weight * lam, precision))
+        state = _recentre(problem, state, problem.start)
+        if not _finite(state.messages):
+            state = empty_state(problem, state.key, self._keeps_points(state))
+        state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, tolerance)
         residuals = rows.residual.max(1)
         if not _finite(state.messages) or residuals[-1] > max(2 * residuals[: len(residuals) // 2 + 1].min(), tolerance):
             return state, None
-        return state, _means(loaded, state)
+        return state, _free(self.problem, _means(problem, state))
 
-    def _line_search(self, centre: Values, down: Values, direction: Values) -> tuple[Values, float] | None:
-        """The best step along a direction for the linearised graph, halved until the true energy falls too."""
+    def _line_search(self, centre: Values, down: Values, direction: Values) -> tuple[Values, float, float] | None:
+        """The best step along a direction for the linearised graph, shortened until the true energy falls too.
+
+        **Returns:** where it ends, its length, and what it gains; None if the energy does not fall.
+        """
         slope = float(_inner(down, direction))
         bend = float(_curvature(self.problem, centre, direction))
         if not (slope > 0 and bend > 0 and np.isfinite(slope / bend)):
@@ -395,26 +415,20 @@ class Guard:
             x = jax.tree.map(lambda c, d, a=length: c + a * d, centre, direction)
             before, after = (float(e) for e in _compare(self.problem, centre, x))
             if after <= before + 1e-6 * abs(before):
-                return x, length * (slope - 0.5 * length * bend)
+                return x, length, length * (slope - 0.5 * length * bend)
             length *= 0.25
         return None
 
     def _settle(self, state: State, x: Values) -> State:
-        """Precisions of plain belief propagation at `x`, from nothing; all means are held at `x`."""
-        held = {}
-        for name, p in self.problem.prior.items():
-            eta = jnp.einsum("...ij,...j->...i", p.lam, x[name]) if p.block else p.lam * x[name]
-            held[name] = Gaussian(eta, p.lam)
-        problem = eqx.tree_at(lambda p: p.prior, self.problem, held)
-        state = self._with_points(empty_state(problem, state.key, any(p is not None for p in state.points)), x)
-        before = None
-        while self.left > 0:
-            state, _, _ = self._advance(state, self.options, nothing_seen(problem), 1, 0.0)
-            state = _recentre(problem, state, x)
-            now = _precisions(problem, state)
-            if before is not None:
-                off = max(float(jnp.max(jnp.abs(now[n] - before[n]) / (jnp.abs(now[n]) + 1e-30))) for n in now)
-                if off < self.tolerance:
-                    break
-            before = now
-        return state
+        """Precisions of plain belief propagation on the graph linearised at `x`, all message means at `x`."""
+        problem = _step_problem(self.problem, x, {n: jnp.zeros_like(p.lam) for n, p in self.problem.prior.items()})
+        # Nothing to say about the means: every residual and every prior mean is zero, and so every message's.
+        problem = dataclasses.replace(
+            problem,
+            groups=tuple(dataclasses.replace(g, y=jnp.zeros_like(g.y)) for g in problem.groups),
+            prior={name: Gaussian(jnp.zeros_like(p.eta), p.lam) for name, p in problem.prior.items()},
+        )
+        state = empty_state(problem, state.key, self._keeps_points(state))
+        if self.left:
+            state, _, _ = self._advance(problem, state, self.options, nothing_seen(problem), CHUNK, self.tolerance)
+        return self._with_points(_recentre(self.problem, state, x), x)

@@ -105,7 +105,7 @@ def _options(
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     numbers = lambda rows: jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows)  # noqa: E731
     dropping = any(d > 0 for row in drop for d in row)
-    return Options(numbers(damp), numbers(drop), None, dropping, relinearise, schedule)
+    return Options(numbers(damp), numbers(drop), dropping, relinearise, schedule)
 
 
 def init(

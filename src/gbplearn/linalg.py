@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from operator import add
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float
@@ -138,6 +139,18 @@ def split_semidefinite(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"
     inverse = jnp.where(present, 1 / jnp.where(present, values, 1), 0)
     vectors = scale[..., :, None] * vectors
     return (vectors * inverse[..., None, :]) @ transpose(vectors), vectors * ~present[..., None, :]
+
+
+@jax.jit  # at module level: an eager lax.cond would be compiled anew at each call
+def pseudo_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n n"]]:
+    """As `split_semidefinite`, but the slow eigenvalues are computed only if a matrix needs them."""
+    factor, scale, good = scaled_cholesky(a)
+    identity = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
+    return lax.cond(
+        jnp.all(good),
+        lambda: (symmetric(factor_solve(factor, scale, identity)), jnp.zeros_like(a)),
+        lambda: split_semidefinite(a),
+    )
 
 
 def limit_inverse(finite: Float[Array, "*b n n"], infinite: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:

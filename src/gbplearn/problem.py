@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from . import linalg
 from .gaussian import POINT, Gaussian
 from .group import Group, Linear
 
@@ -19,6 +20,7 @@ class Problem(eqx.Module):
     prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
     start: dict[str, Array]  # linearisation point where nothing is known yet
     fixed: dict[str, Array]  # values of wholly observed variables
+    proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
         """The edge sets `(group, slot)` of a variable."""
@@ -100,15 +102,25 @@ def pooled(problem: Problem, state: State, g: int, s: int) -> Gaussian:
     return jax.tree.map(problem.groups[g].slots[s].edges.pool, messages.each)
 
 
-def belief_mean(gaussian: Gaussian, start: Array) -> Array:
-    """The mean, or the start where nothing (or in a block, not everything) is known."""
+def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
+    """The mean, or the start where nothing (or in a block, not everything) is known.
+
+    `proper`: known to be so; spares the search for unknown directions.
+    """
     if not gaussian.block:
+        if proper:
+            return gaussian.eta / gaussian.lam
         known = gaussian.lam > 0
         return jnp.where(known, gaussian.eta / jnp.where(known, gaussian.lam, 1), start)
     shift = gaussian.eta - jnp.einsum("...ij,...j->...i", gaussian.lam, start)
+    if proper:
+        return start + linalg.spd_solve(gaussian.lam, shift[..., None])[..., 0]
     return start + Gaussian(shift, gaussian.lam).mean
 
 
 def all_means(problem: Problem, state: State) -> dict[str, Array]:
     """Current mean of every variable that is not fixed."""
-    return {name: belief_mean(belief(problem, state, name), problem.start[name]) for name in problem.prior}
+    return {
+        name: belief_mean(belief(problem, state, name), problem.start[name], name in problem.proper)
+        for name in problem.prior
+    }

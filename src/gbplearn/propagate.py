@@ -27,7 +27,6 @@ class Options(eqx.Module):
 
     damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
     dropout: tuple[tuple[Array, ...], ...]
-    load: dict[str, Gaussian] | None  # proximal factors of the guard
     dropping: bool = eqx.field(static=True)
     relinearise: int | OnMovement = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
@@ -47,15 +46,12 @@ class Latest(NamedTuple):
         return jnp.sum(self.energy) + jnp.sum(self.prior)
 
 
-def _inbound(problem: Problem, state: State, options: Options, g: int) -> dict[str, Gaussian]:
+def _inbound(problem: Problem, state: State, g: int) -> dict[str, Gaussian]:
     """For each variable of a group: its prior and the messages of all *other* groups."""
     out = {}
     for name in problem.groups[g].variables:
-        parts = [problem.prior[name]]
-        if options.load is not None:
-            parts.append(options.load[name])
-        parts += [pooled(problem, state, other, s) for other, s in problem.touching(name) if other != g]
-        out[name] = _product(parts)
+        others = [pooled(problem, state, other, s) for other, s in problem.touching(name) if other != g]
+        out[name] = _product([problem.prior[name], *others])
     return out
 
 
@@ -71,9 +67,11 @@ def _cavity(slot, outside: Gaussian, messages: Messages) -> Gaussian:
     return spread * jax.tree.map(slot.edges.others, messages.each)
 
 
-def change(old: Gaussian, new: Gaussian, start: Array) -> Array:
-    """How far a belief moves: the larger of `|new mean - mean| / std` and `|log precision ratio|` over all units."""
-    before, after = belief_mean(old, start), belief_mean(new, start)
+def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
+    """How far a belief moves: the larger of `|new mean - mean| / std` and `|log precision ratio|` over all units.
+
+    **Arguments:** the old belief and its mean, the new belief and its mean.
+    """
     step = after - before
     # A step within the rounding of the mean itself is none: else precise variables would never come to rest.
     rounding = 4 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
@@ -151,11 +149,12 @@ def _refresh(options: Options, state: State, g: int, means: dict[str, Array], ol
 def visit(problem: Problem, state: State, options: Options, latest: Latest, g: int) -> tuple[State, Latest]:
     """Visit one group: relinearise, send its messages, damp, drop out."""
     group = problem.groups[g]
-    inbound = _inbound(problem, state, options, g)
+    inbound = _inbound(problem, state, g)
     own = [pooled(problem, state, g, s) for s in range(len(group.slots))]
     same = {name: [s for s, slot in enumerate(group.slots) if slot.variable == name] for name in group.variables}
     old = {name: _product([inbound[name], *(own[s] for s in same[name])]) for name in group.variables}
-    means = {name: belief_mean(old[name], problem.start[name]) for name in group.variables}
+    mean = lambda name, b: belief_mean(b, problem.start[name], name in problem.proper)  # noqa: E731
+    means = {name: mean(name, old[name]) for name in group.variables}
     points, stored = _refresh(options, state, g, means, old)
 
     cavities = []
@@ -181,7 +180,8 @@ def visit(problem: Problem, state: State, options: Options, latest: Latest, g: i
         messages.append(Messages(after, sums))
         proposed.append(jax.tree.map(slot.edges.pool, proposal))
     full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
-    worst = jnp.max(jnp.stack([change(old[name], full[name], problem.start[name]) for name in group.variables]))
+    changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
+    worst = jnp.max(jnp.stack(changes))
     news = jnp.where(jnp.isnan(worst), jnp.inf, worst)  # so that NaN cannot hide
 
     state = State(
@@ -207,7 +207,7 @@ def visit(problem: Problem, state: State, options: Options, latest: Latest, g: i
     moved = {}
     for name in group.variables:
         new = _product([inbound[name], *(after[s] for s in same[name])])
-        moved[name] = change(old[name], new, problem.start[name])
+        moved[name] = change(old[name], means[name], new, mean(name, new))
     # What damping held back is still to come; neighbours have news as far as shared variables moved.
     held = jnp.max(jnp.stack(options.damping[g]))
     priority = latest.priority.at[g].set(held * news)

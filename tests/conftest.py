@@ -1,0 +1,21 @@
+"""Every shape annotation of the package is checked while the tests run."""
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("gbplearn", "beartype.beartype"):
+    import gbplearn  # noqa: F401
+
+import hypothesis
+import jax
+import pytest
+
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50, database=None)
+hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture
+def x64():
+    """Float64 for one test."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)

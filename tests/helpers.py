@@ -1,0 +1,196 @@
+"""Oracles written in plain NumPy, float64, from the mathematics alone; and problems with known answers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+
+import gbplearn as gbp
+
+
+def random_spd(rng, n, scale=1.0):
+    a = rng.standard_normal((n, n + 2))
+    return scale * (a @ a.T) / n
+
+
+def schur_messages(jacobians, etas, lams, x0s, y, h0, noise):
+    """The paper's update: factor precision and information, cavities added, all but one block marginalised.
+
+    One factor. `jacobians[i]` is (M, d_i), `etas[i]` (d_i,), `lams[i]` (d_i, d_i).
+    """
+    j = np.concatenate(jacobians, axis=1)
+    x0 = np.concatenate(x0s)
+    w = np.linalg.inv(noise)
+    lam = j.T @ w @ j
+    eta = j.T @ w @ (j @ x0 + y - h0)
+    ends = np.cumsum([k.shape[1] for k in jacobians])
+    spans = [np.arange(e - k.shape[1], e) for e, k in zip(ends, jacobians)]
+    full_lam, full_eta = lam.copy(), eta.copy()
+    for s, a, b in zip(spans, etas, lams):
+        full_eta[s] += a
+        full_lam[np.ix_(s, s)] += b
+    out = []
+    for s in spans:
+        rest = np.setdiff1d(np.arange(len(x0)), s)
+        if len(rest) == 0:
+            out.append((eta[s], lam[np.ix_(s, s)]))
+            continue
+        cross = lam[np.ix_(s, rest)]
+        gain = cross @ np.linalg.inv(full_lam[np.ix_(rest, rest)])
+        out.append((eta[s] - gain @ full_eta[rest], lam[np.ix_(s, s)] - gain @ cross.T))
+    return out
+
+
+@dataclasses.dataclass
+class Linear:
+    """A linear Gaussian model as one dense system, built up beside the graph that the engine sees."""
+
+    n: int
+    rows: list = dataclasses.field(default_factory=list)  # whitened: the model is |rows x - y|^2 / 2
+    y: list = dataclasses.field(default_factory=list)
+    log_z: float = 0.0  # log of the constant factors
+
+    def prior(self, index, mean, cov):
+        index, mean, cov = np.atleast_1d(index), np.atleast_1d(mean), np.atleast_2d(cov)
+        self.measure(np.eye(self.n)[index], mean, cov)
+
+    def measure(self, rows, y, cov):
+        """A factor N(y; rows x, cov)."""
+        white = np.linalg.inv(np.linalg.cholesky(np.atleast_2d(cov)))
+        self.rows.append(white @ rows)
+        self.y.append(white @ np.atleast_1d(y))
+        self.log_z -= 0.5 * np.linalg.slogdet(2 * np.pi * np.atleast_2d(cov))[1]
+
+    def solve(self):
+        """Mean and covariance, by QR: squaring the rows would lose half of the digits."""
+        q, r = np.linalg.qr(np.concatenate(self.rows))
+        root = np.linalg.inv(r)
+        return root @ (q.T @ np.concatenate(self.y)), root @ root.T
+
+    def log_evidence(self):
+        a, y = np.concatenate(self.rows), np.concatenate(self.y)
+        q, r = np.linalg.qr(a)
+        off = y - q @ (q.T @ y)
+        return self.log_z - 0.5 * off @ off + 0.5 * self.n * np.log(2 * np.pi) - np.log(np.abs(np.diag(r))).sum()
+
+
+def times(a, x):
+    """h of a linear factor whose matrix is a constant argument."""
+    return a @ x
+
+
+def pair(a, x, b, z):
+    return a @ x + b @ z
+
+
+def pair_scalar(a, x, b, z):
+    return a * x + b * z
+
+
+@dataclasses.dataclass
+class Forest:
+    """Random trees over scalars and blocks of two, and the same trees as dense systems."""
+
+    graph: gbp.FactorGraph
+    dense: list[Linear]
+    members: list[list[tuple[str, int]]]  # of each tree: which variable, which unit
+
+    def compare(self, result):
+        """Largest errors over all trees: of means and stds, in posterior standard deviations."""
+        mean = {n: np.asarray(result[n].mean, float) for n in ("s", "b")}
+        std = {n: np.asarray(result[n].std, float) for n in ("s", "b")}
+        worst_mean = worst_std = 0.0
+        for model, members in zip(self.dense, self.members):
+            m, cov = model.solve()
+            sd = np.sqrt(np.diag(cov))
+            got_m = np.concatenate([np.atleast_1d(mean[n][i]) for n, i in members])
+            got_s = np.concatenate([np.atleast_1d(std[n][i]) for n, i in members])
+            worst_mean = max(worst_mean, np.abs((got_m - m) / sd).max())
+            worst_std = max(worst_std, np.abs(got_s / sd - 1).max())
+        return worst_mean, worst_std
+
+
+def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2):
+    """Trees of up to `most` variables; noise / prior ratios log-uniform in [ratio, 1], one for each tree.
+
+    Scalars hang on scalars or blocks by one measurement, blocks on blocks by two and on scalars by one. Measurements
+    are of the size of the noise, so that means are of the size of the standard deviations and float32 can tell them.
+    `across` is the least ratio of links between a scalar and a block: these make a block precise along one direction
+    only, which natural parameters in float32 cannot hold (see docs/decisions.md).
+    """
+    rng = np.random.default_rng(seed)
+    kinds, parents, tree_of = [], [], []
+    for t in range(trees):
+        n = int(rng.integers(2, most + 1))
+        for i in range(n):
+            kinds.append("s" if rng.random() < 0.7 else "b")
+            parents.append(-1 if i == 0 else int(rng.integers(0, i)) + len(kinds) - 1 - i)
+            tree_of.append(t)
+    unit, counts = [], {"s": 0, "b": 0}
+    for k in kinds:
+        unit.append(counts[k])
+        counts[k] += 1
+    noise = 10 ** rng.uniform(np.log10(ratio), 0, trees)
+    members = [[(kinds[v], unit[v]) for v in range(len(kinds)) if tree_of[v] == t] for t in range(trees)]
+    at, dense = {}, []
+    for group in members:
+        position = 0
+        for n, i in group:
+            at[n, i] = np.arange(position, position + (1 if n == "s" else 2))
+            position += 1 if n == "s" else 2
+        dense.append(Linear(position))
+
+    graph = gbp.FactorGraph()
+    s_mean = rng.standard_normal(counts["s"]) * np.array([noise[t] for t, k in zip(tree_of, kinds) if k == "s"])
+    b_mean = rng.standard_normal((counts["b"], 2)) * np.array([noise[t] for t, k in zip(tree_of, kinds) if k == "b"])[:, None]
+    b_cov = np.stack([random_spd(rng, 2) + 0.3 * np.eye(2) for _ in range(counts["b"])])
+    s = graph.variable("s", (counts["s"],), prior=gbp.Gaussian.from_moments(s_mean, 1.0))
+    b = graph.variable("b", (counts["b"], 2), prior=gbp.Gaussian.from_moments(b_mean, covariance=b_cov), block=True)
+    for v, k in enumerate(kinds):
+        model = dense[tree_of[v]]
+        if k == "s":
+            model.prior(at[k, unit[v]], s_mean[unit[v]], 1.0)
+        else:
+            model.prior(at[k, unit[v]], b_mean[unit[v]], b_cov[unit[v]])
+
+    links = {}
+    for child, parent in enumerate(parents):
+        if parent >= 0:
+            links.setdefault((kinds[child], kinds[parent]), []).append((child, parent))
+    views = {"s": s, "b": b}
+    for (kc, kp), pairs in links.items():
+        child, parent = np.array(pairs).T
+        m = 2 if (kc, kp) == ("b", "b") else 1
+        dims = {"s": 1, "b": 2}
+        one = np.sign(rng.standard_normal((len(pairs), m, dims[kc]))) * rng.uniform(0.8, 1.25, (len(pairs), m, dims[kc]))
+        two = np.sign(rng.standard_normal((len(pairs), m, dims[kp]))) * rng.uniform(0.8, 1.25, (len(pairs), m, dims[kp]))
+        if m == 2:  # well-conditioned maps: rotations with scales
+            one = np.stack([np.linalg.qr(a)[0] for a in one])
+            two = np.stack([np.linalg.qr(a)[0] * rng.uniform(0.8, 1.25) for a in two])
+        sigma = np.array([noise[tree_of[c]] for c in child])
+        if kc != kp:
+            sigma = np.maximum(sigma, across)
+        y = sigma[:, None] * rng.standard_normal((len(pairs), m))
+        args = []
+        for a, kind, who in ((one, kc, child), (two, kp, parent)):
+            args += [a[:, 0, 0] if kind == "s" and m == 1 else a, views[kind][np.array([unit[v] for v in who])]]
+        if kc == kp == "s":
+            h, y_given = pair_scalar, y[:, 0]
+        elif m == 2:
+            h, y_given = pair, y
+        else:
+            h, y_given = mixed, y[:, 0]
+        graph.add(gbp.Factor(h, tuple(args), y=y_given, sigma=sigma.reshape(-1, *([1] * (m - 1))), linear=True, name=kc + kp))
+        for i, (c, p) in enumerate(pairs):
+            rows = np.zeros((m, dense[tree_of[c]].n))
+            rows[:, at[kc, unit[c]]] = one[i]
+            rows[:, at[kp, unit[p]]] = two[i]
+            dense[tree_of[c]].measure(rows, y[i], sigma[i] ** 2 * np.eye(m))
+    return Forest(graph, dense, members)
+
+
+def mixed(a, x, b, z):
+    """One measurement of a scalar and a block, or of two blocks."""
+    return jnp.sum(a * x) + jnp.sum(b * z)
