@@ -80,12 +80,12 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     spread_by_noise = jnp.zeros((group.factors, group.outputs, group.outputs), noise.dtype)
     edges = jnp.zeros((), noise.dtype)
     for s, (slot, j) in enumerate(zip(group.slots, linear.jacobians)):
-        messages = state.messages[g][s]
+        each = state.messages[g][s].on_edges(slot.edges)
         outside = _outside(problem, state, g, s)
         cavity = jax.tree.map(slot.edges.spread, outside)
         if not slot.edges.injective:
-            cavity = cavity * jax.tree.map(slot.edges.others, messages.each)
-        lam = jnp.broadcast_to(cavity.lam, messages.each.lam.shape)
+            cavity = cavity * jax.tree.map(slot.edges.others, each)
+        lam = jnp.broadcast_to(cavity.lam, each.lam.shape)
         full = jnp.broadcast_to(slot.edges.spread(beliefs[slot.variable].lam), lam.shape)
         # A flat cavity's infinite variance cancels between S_f and the edge: a tiny precision stands in for zero.
         tiny = 100 * jnp.finfo(lam.dtype).eps

@@ -25,6 +25,11 @@ class Edges(eqx.Module):
 
     injective: eqx.AbstractClassVar[bool]
 
+    @property
+    @abc.abstractmethod
+    def dense(self) -> bool:
+        """Injective, and at least half of the units have an edge: messages are then kept on the units."""
+
     @abc.abstractmethod
     def spread(self, x: Array) -> Array:
         """From units to edges: every edge gets its unit's value. The first axis may be 1 for shared units."""
@@ -45,6 +50,11 @@ class SliceEdges(Edges):
     unit_shape: tuple[int, ...] = eqx.field(static=True)
     shape: tuple[int, int] = eqx.field(static=True)
     injective: ClassVar[bool] = True
+
+    @property
+    def dense(self) -> bool:
+        """By the sizes of the slices."""
+        return 2 * math.prod(self.shape) >= math.prod(self.unit_shape)
 
     def spread(self, x: Array) -> Array:
         """Slice."""
@@ -80,6 +90,11 @@ class IndexEdges(Edges):
     unit_shape: tuple[int, ...] = eqx.field(static=True)
     injective: ClassVar[bool] = True
 
+    @property
+    def dense(self) -> bool:
+        """By the size of the index."""
+        return 2 * self.index.size >= self.edge_of.size
+
     def spread(self, x: Array) -> Array:
         """Gather."""
         return _take(x.reshape(-1, *x.shape[len(self.unit_shape) :]), self.index)
@@ -109,6 +124,11 @@ class RepeatedEdges(Edges):
     unit_shape: tuple[int, ...] = eqx.field(static=True)
     injective: ClassVar[bool] = False
 
+    @property
+    def dense(self) -> bool:
+        """Not injective."""
+        return False
+
     def spread(self, x: Array) -> Array:
         """Gather."""
         return _take(x.reshape(-1, *x.shape[len(self.unit_shape) :]), self.index)
@@ -134,6 +154,11 @@ class SharedEdges(Edges):
     inner: Edges  # of a group of one factor
     factors: int = eqx.field(static=True)
     injective: ClassVar[bool] = False
+
+    @property
+    def dense(self) -> bool:
+        """Not injective."""
+        return False
 
     def spread(self, x: Array) -> Array:
         """One row, which broadcasts over the factors."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -190,10 +189,10 @@ def _recentre(problem: Problem, state: State, x: Values) -> State:
     for group, row in zip(problem.groups, state.messages):
         new = []
         for slot, m in zip(group.slots, row):
-            at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), m.each.eta.shape)
-            eta = jnp.einsum("...ij,...j->...i", m.each.lam, at) if slot.block else m.each.lam * at
-            each = Gaussian(eta, m.each.lam)
-            new.append(Messages(each, None if m.pooled is None else jax.tree.map(slot.edges.pool, each)))
+            each = m.on_edges(slot.edges)
+            at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
+            eta = jnp.einsum("...ij,...j->...i", each.lam, at) if slot.block else each.lam * at
+            new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
         groups.append(tuple(new))
     return State(tuple(groups), state.points, state.visits, state.key)
 
@@ -278,7 +277,7 @@ class Guard:
                 return self._proximal(state, best)
             damping = stages.pop(0)
             more = jax.tree.map(lambda d, least=damping: jnp.maximum(d, least), options.damping)
-            options = eqx.tree_at(lambda o: o.damping, options, more)
+            options = dataclasses.replace(options, damping=more, damped=True)
             self.did.append(f"iteration {self.done}: diverging, damping raised to {damping}")
 
     def _where(self) -> tuple[int, int]:

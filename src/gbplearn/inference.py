@@ -104,8 +104,8 @@ def _options(
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     numbers = lambda rows: jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows)  # noqa: E731
-    dropping = any(d > 0 for row in drop for d in row)
-    return Options(numbers(damp), numbers(drop), dropping, relinearise, schedule)
+    some = lambda rows: any(d > 0 for row in rows for d in row)  # noqa: E731
+    return Options(numbers(damp), numbers(drop), some(damp), some(drop), relinearise, schedule)
 
 
 def init(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import linalg
+from .edges import Edges
 from .gaussian import POINT, Gaussian
 from .group import Group, Linear
 
@@ -40,10 +41,34 @@ class Problem(eqx.Module):
 
 
 class Messages(eqx.Module):
-    """Messages of one edge set, and where units have several edges in it, their pooled sum."""
+    """Messages of one edge set: each on its edge, or pooled on the units, or both.
 
-    each: Gaussian
+    Where every unit has at most one edge the two hold the same numbers, and one is enough: on the units if most have
+    an edge, since the sums over all edge sets of a variable are taken there, else on the edges. Where units have several
+    edges, `pooled` is kept beside `each`, since other groups read it at every visit.
+    """
+
+    each: Gaussian | None
     pooled: Gaussian | None
+
+    @classmethod
+    def pack(cls, edges: Edges, each: Gaussian) -> Messages:
+        """Keep messages in the form that fits the edge set."""
+        if edges.injective and not edges.dense:
+            return cls(each, None)
+        return cls(None if edges.dense else each, jax.tree.map(edges.pool, each))
+
+    def on_edges(self, edges: Edges) -> Gaussian:
+        """One message an edge."""
+        if self.each is not None:
+            return self.each
+        return jax.tree.map(edges.spread, self.pooled)
+
+    def on_units(self, edges: Edges) -> Gaussian:
+        """The product of the messages into each unit."""
+        if self.pooled is not None:
+            return self.pooled
+        return jax.tree.map(edges.pool, self.each)
 
 
 class State(eqx.Module):
@@ -75,11 +100,7 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
             prior = problem.prior[slot.variable]
             units = jax.eval_shape(lambda e, x: e.spread(x), slot.edges, prior.eta).shape[1]
             shape = (group.factors, units, *((prior.shape[-1],) if prior.block else ()))
-            each = Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)
-            pooled = None
-            if not slot.edges.injective:
-                pooled = Gaussian.flat(prior.shape, block=prior.block, dtype=prior.dtype)
-            row.append(Messages(each, pooled))
+            row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
         messages.append(tuple(row))
         keep = keep_points and not group.linear and group.slots
         points.append({v: problem.start[v] for v in group.variables} if keep else None)
@@ -96,10 +117,7 @@ def belief(problem: Problem, state: State, variable: str) -> Gaussian:
 
 def pooled(problem: Problem, state: State, g: int, s: int) -> Gaussian:
     """Product of the messages of one edge set into each unit of its variable."""
-    messages = state.messages[g][s]
-    if messages.pooled is not None:
-        return messages.pooled
-    return jax.tree.map(problem.groups[g].slots[s].edges.pool, messages.each)
+    return state.messages[g][s].on_units(problem.groups[g].slots[s].edges)
 
 
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:

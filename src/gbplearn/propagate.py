@@ -27,6 +27,7 @@ class Options(eqx.Module):
 
     damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
     dropout: tuple[tuple[Array, ...], ...]
+    damped: bool = eqx.field(static=True)
     dropping: bool = eqx.field(static=True)
     relinearise: int | OnMovement = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
@@ -64,7 +65,7 @@ def _cavity(slot, outside: Gaussian, messages: Messages) -> Gaussian:
     spread = jax.tree.map(slot.edges.spread, outside)
     if slot.edges.injective:
         return spread
-    return spread * jax.tree.map(slot.edges.others, messages.each)
+    return spread * jax.tree.map(slot.edges.others, messages.on_edges(slot.edges))
 
 
 def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
@@ -82,9 +83,8 @@ def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
     else:
         squared, a, b = step * step * old.lam, old.lam, new.lam
     tiny = jnp.finfo(step.dtype).tiny
-    ratio = (b + tiny) / (a + tiny)
-    logs = jnp.maximum(jnp.log(jnp.max(ratio)), -jnp.log(jnp.min(ratio)))
-    return jnp.maximum(jnp.sqrt(jnp.max(squared)), logs)
+    ratio = jnp.max((jnp.maximum(a, b) + tiny) / (jnp.minimum(a, b) + tiny))
+    return jnp.maximum(jnp.sqrt(jnp.max(squared)), jnp.log(ratio))
 
 
 def _linearise(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
@@ -146,6 +146,11 @@ def _refresh(options: Options, state: State, g: int, means: dict[str, Array], ol
     return points, points
 
 
+def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
+    """What was mixed with `weight` of the old message to give the new one."""
+    return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
+
+
 def visit(problem: Problem, state: State, options: Options, latest: Latest, g: int) -> tuple[State, Latest]:
     """Visit one group: relinearise, send its messages, damp, drop out."""
     group = problem.groups[g]
@@ -169,16 +174,24 @@ def visit(problem: Problem, state: State, options: Options, latest: Latest, g: i
     key, draw = jax.random.split(state.key) if options.dropping else (state.key, state.key)
     messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
-        before = state.messages[g][s].each
-        weight = jnp.where(state.visits[g] == 0, 0, options.damping[g][s]).astype(proposal.dtype)
-        after = before.mix(proposal, weight)
-        if options.dropping:
-            # One mask for all natural parameters of an edge; the first message is always taken.
+        after = proposal
+        first = state.visits[g] == 0  # the first message is taken whole
+        weight = jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
+        before = state.messages[g][s].on_edges(slot.edges)
+        if options.damped:
+            after = before.mix(after, weight)
+        if options.dropping:  # one mask for all natural parameters of an edge
             lottery = jax.random.uniform(jax.random.fold_in(draw, s), before.shape[:2])
-            after = before.where((lottery < options.dropout[g][s]) & (state.visits[g] > 0), after)
-        sums = None if slot.edges.injective else jax.tree.map(slot.edges.pool, after)
-        messages.append(Messages(after, sums))
-        proposed.append(jax.tree.map(slot.edges.pool, proposal))
+            after = before.where((lottery < options.dropout[g][s]) & ~first, after)
+        packed = Messages.pack(slot.edges, after)
+        messages.append(packed)
+        # The undamped proposal, pooled. Pooling is linear, so damping can be undone on the units, which are fewer.
+        if options.dropping:
+            proposed.append(jax.tree.map(slot.edges.pool, proposal))
+        elif options.damped:
+            proposed.append(_undamped(own[s], packed.on_units(slot.edges), weight))
+        else:
+            proposed.append(packed.on_units(slot.edges))
     full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
     changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
     worst = jnp.max(jnp.stack(changes))
