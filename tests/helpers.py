@@ -144,7 +144,10 @@ def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2):
 
     graph = gbp.FactorGraph()
     s_mean = rng.standard_normal(counts["s"]) * np.array([noise[t] for t, k in zip(tree_of, kinds) if k == "s"])
-    b_mean = rng.standard_normal((counts["b"], 2)) * np.array([noise[t] for t, k in zip(tree_of, kinds) if k == "b"])[:, None]
+    b_mean = (
+        rng.standard_normal((counts["b"], 2))
+        * np.array([noise[t] for t, k in zip(tree_of, kinds) if k == "b"])[:, None]
+    )
     b_cov = np.stack([random_spd(rng, 2) + 0.3 * np.eye(2) for _ in range(counts["b"])])
     s = graph.variable("s", (counts["s"],), prior=gbp.Gaussian.from_moments(s_mean, 1.0))
     b = graph.variable("b", (counts["b"], 2), prior=gbp.Gaussian.from_moments(b_mean, covariance=b_cov), block=True)
@@ -164,8 +167,10 @@ def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2):
         child, parent = np.array(pairs).T
         m = 2 if (kc, kp) == ("b", "b") else 1
         dims = {"s": 1, "b": 2}
-        one = np.sign(rng.standard_normal((len(pairs), m, dims[kc]))) * rng.uniform(0.8, 1.25, (len(pairs), m, dims[kc]))
-        two = np.sign(rng.standard_normal((len(pairs), m, dims[kp]))) * rng.uniform(0.8, 1.25, (len(pairs), m, dims[kp]))
+        one, two = (
+            np.sign(rng.standard_normal(shape)) * rng.uniform(0.8, 1.25, shape)
+            for shape in ((len(pairs), m, dims[kc]), (len(pairs), m, dims[kp]))
+        )
         if m == 2:  # well-conditioned maps: rotations with scales
             one = np.stack([np.linalg.qr(a)[0] for a in one])
             two = np.stack([np.linalg.qr(a)[0] * rng.uniform(0.8, 1.25) for a in two])
@@ -182,7 +187,9 @@ def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2):
             h, y_given = pair, y
         else:
             h, y_given = mixed, y[:, 0]
-        graph.add(gbp.Factor(h, tuple(args), y=y_given, sigma=sigma.reshape(-1, *([1] * (m - 1))), linear=True, name=kc + kp))
+        graph.add(
+            gbp.Factor(h, tuple(args), y=y_given, sigma=sigma.reshape(-1, *([1] * (m - 1))), linear=True, name=kc + kp)
+        )
         for i, (c, p) in enumerate(pairs):
             rows = np.zeros((m, dense[tree_of[c]].n))
             rows[:, at[kc, unit[c]]] = one[i]
@@ -255,7 +262,9 @@ class PoseGraph:
         g.add(gbp.Factor(lambda a: a, (x[0:1],), y=self.anchor, sigma=self.anchor_sigma, linear=True, name="anchor"))
         for name, part, kernel in (("odometry", slice(0, n), None), ("closures", slice(n, None), robust)):
             i, j = self.pairs[part].T
-            g.add(gbp.Factor(relative_pose, (self.z[part], x[i], x[j]), y=0.0, sigma=self.sigma, robust=kernel, name=name))
+            g.add(
+                gbp.Factor(relative_pose, (self.z[part], x[i], x[j]), y=0.0, sigma=self.sigma, robust=kernel, name=name)
+            )
         return g
 
     def residuals(self, flat):

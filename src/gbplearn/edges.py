@@ -23,7 +23,7 @@ from .view import View
 class Edges(eqx.Module):
     """One edge set. `injective`: no unit occurs twice, so a pooled message is the message itself."""
 
-    injective: eqx.AbstractClassVar[bool]
+    injective: ClassVar[bool]
 
     @property
     @abc.abstractmethod

@@ -28,8 +28,8 @@ class Factor:
 
     - `h`: measurement function of one factor: takes one row of every argument, returns a scalar (M = 1) or an array,
         flattened to M. Must be a JAX function. Define it once and use it again: what is compiled is kept by function.
-    - `args`: views of variables, or plain arrays (known constants), in the order of `h`'s arguments. The first axis runs
-        over the factors; a first axis of length 1 is shared by all.
+    - `args`: views of variables, or plain arrays (known constants), in the order of `h`'s arguments. The first axis
+        runs over the factors; a first axis of length 1 is shared by all.
     - `y`: measurement, broadcast to `(F,) + h's shape`.
     - `sigma`: its standard deviation, broadcast like `y`.
     - `covariance`: instead of `sigma`, `(M, M)` or `(F, M, M)`.

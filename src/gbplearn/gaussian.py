@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 
 from . import linalg
@@ -207,7 +208,7 @@ class Gaussian(eqx.Module):
         return 0.5 * (linalg.log_determinant(self.lam) - n * jnp.log(2 * jnp.pi) - linalg.quadratic(self.lam, d))
 
     def kl(self, other: Gaussian) -> Float[Array, "..."]:
-        """`KL(self || other)` for each Gaussian: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
+        """`KL(self || other)` of each: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
         self._same_form(other)
         d = self.mean - other.mean
         if not self.block:
@@ -230,4 +231,4 @@ def _floats(x: ArrayLike | None, name: str) -> Array:
 
 
 def _traced(x: Array) -> bool:
-    return isinstance(x, jax.core.Tracer)
+    return isinstance(x, Tracer)

@@ -155,8 +155,8 @@ class FactorGraph:
             entry = self._entries.get(view.variable.name)
             if entry is None or entry.variable != view.variable:
                 raise ValueError(
-                    f"factor '{factor.name}': '{view.variable.name}' of shape {view.variable.shape} is not a variable of "
-                    "this graph"
+                    f"factor '{factor.name}': '{view.variable.name}' of shape {view.variable.shape} "
+                    "is not a variable of this graph"
                 )
         name, number = factor.name, 0
         while name in self._factors:
@@ -292,7 +292,9 @@ class FactorGraph:
                 continue
             if name in seen:
                 value, mask = seen[name]
-                prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(jnp.asarray(mask), prior)
+                prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(
+                    jnp.asarray(mask), prior
+                )
             used[name], start[name] = prior, self._entries[name].start
         if fixed not in self._laid_out:
             proper = frozenset(n for n, p in priors.items() if n not in fixed and bool(jnp.all(p.proper)))

@@ -27,6 +27,7 @@ class Slot(eqx.Module):
     row_shape: tuple[int, ...] = eqx.field(static=True)
     block: bool = eqx.field(static=True)
     proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
+    units: int = eqx.field(static=True)  # units a factor
 
     def rows(self, x: Array) -> Array:
         """Values of a variable `unit_shape (+ d)` as arguments of h: `(F | 1,) + row_shape`."""
@@ -75,6 +76,11 @@ class Group(eqx.Module):
     def scalar(self) -> bool:
         """Whether the quick update for M = 1 over scalars applies."""
         return self.outputs == 1 and not any(s.block for s in self.slots)
+
+    @property
+    def edges(self) -> int:
+        """How many messages it sends."""
+        return self.factors * sum(s.units for s in self.slots)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -186,7 +192,7 @@ def make_group(
             name = view.variable.name
             kind = "fixed" if name in fixed else "slots"
             edges = make_edges(view, factor.factors)
-            item = Slot(edges, name, view.row_shape, view.variable.block, name in proper)
+            item = Slot(edges, name, view.row_shape, view.variable.block, name in proper, view.units)
         arguments.append((kind, len(parts[kind])))
         parts[kind].append(item)
     return Group(

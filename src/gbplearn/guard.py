@@ -20,20 +20,17 @@ the means do.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .gaussian import POINT, Gaussian
-from .linalg import add_all
-from .group import Linear
-from .problem import Messages, Problem, State, all_means, belief, empty_state
+from . import proximal
+from .gaussian import Gaussian
+from .problem import Problem, State, empty_state
 from .propagate import CHUNK, Latest, Options, nothing_seen, run_in_place
-
-Values = dict[str, Array]
+from .proximal import Values
 
 _MORE_DAMPING = 0.7
 _FIRST_WEIGHT = 4.0
@@ -55,173 +52,6 @@ class Outcome:
     where: tuple[int, int] | None  # group and iteration of the failure
     trace: Latest  # numpy arrays, an entry an iteration
     did: list[str]
-
-
-# --- what the guard computes on the device -----------------------------------------------------------------------
-
-
-def _inner(a: Values, b: Values) -> Array:
-    return add_all([jnp.vdot(a[k], b[k]) for k in a])
-
-
-def _free(problem: Problem, x: Values) -> Values:
-    """Zero for observed units: they do not move."""
-    out = {}
-    for name, prior in problem.prior.items():
-        lam = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if prior.block else prior.lam
-        out[name] = jnp.where(lam >= POINT / 2, 0, x[name])
-    return out
-
-
-def _prior_pull(problem: Problem, x: Values) -> Values:
-    """Gradient of the priors' energies."""
-    out = {}
-    for name, p in problem.prior.items():
-        if p.block:
-            out[name] = jnp.einsum("...ij,...j->...i", p.lam, x[name]) - p.eta
-        else:
-            out[name] = p.lam * x[name] - p.eta
-    return out
-
-
-def _weighted(group, residual: Array, scale: Array | None) -> Array:
-    """`k Sy^-1 residual`."""
-    if group.noise.ndim == 2:
-        out = residual / group.noise
-    else:
-        noise = jnp.broadcast_to(group.noise, (residual.shape[0], *group.noise.shape[1:]))
-        out = jnp.linalg.solve(noise, residual[..., None])[..., 0]
-    return out if scale is None else scale * out
-
-
-def _scales(problem: Problem, x: Values) -> list[Array | None]:
-    full = {**x, **problem.fixed}
-    return [g.measure(g.y - g.value(full)).scale for g in problem.groups]
-
-
-def _model_energy(problem: Problem, x: Values, scales: list[Array | None]) -> Array:
-    """Energy with the robust scales held: what messages descend on."""
-    full = {**x, **problem.fixed}
-    total = jnp.zeros((), next(iter(x.values())).dtype)
-    for group, scale in zip(problem.groups, scales):
-        r = group.y - group.value(full)
-        total = total + 0.5 * jnp.sum(r * _weighted(group, r, scale))
-    _, priors = problem.energies(x)
-    return add_all([total, *priors.values()])
-
-
-@jax.jit
-def _descent(problem: Problem, x: Values) -> Values:
-    """Minus the gradient of the energy with the robust scales held."""
-    full = {**x, **problem.fixed}
-    out = jax.tree.map(jnp.negative, _prior_pull(problem, x))
-    for group, scale in zip(problem.groups, _scales(problem, x)):
-        value, back = jax.vjp(lambda v, g=group: g.value({**full, **v}), x)
-        (pull,) = back(_weighted(group, group.y - value, scale))
-        out = jax.tree.map(jnp.add, out, pull)
-    return _free(problem, out)
-
-
-@jax.jit
-def _curvature(problem: Problem, x: Values, d: Values) -> Array:
-    """`d' H d` with the Gauss-Newton Hessian at `x`."""
-    full = {**x, **problem.fixed}
-    parts = []
-    for group, scale in zip(problem.groups, _scales(problem, x)):
-        _, along = jax.jvp(lambda v, g=group: g.value({**full, **v}), (x,), (d,))
-        parts.append(jnp.sum(along * _weighted(group, along, scale)))
-    for name, p in problem.prior.items():
-        flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
-        along = jnp.einsum("...ij,...j->...i", p.lam, flat) if p.block else p.lam * flat
-        parts.append(jnp.vdot(flat, along))
-    return add_all(parts)
-
-
-@jax.jit
-def _compare(problem: Problem, x: Values, y: Values) -> tuple[Array, Array]:
-    """Model energies at `x` and at `y`, with the robust scales of `x`."""
-    scales = _scales(problem, x)
-    return _model_energy(problem, x, scales), _model_energy(problem, y, scales)
-
-
-@jax.jit
-def _energy(problem: Problem, x: Values) -> Array:
-    groups, priors = problem.energies(x)
-    return add_all([*groups, *priors.values()])
-
-
-@jax.jit
-def _step_problem(problem: Problem, centre: Values, load: dict[str, Array]) -> Problem:
-    """The graph linearised at `centre`, about the step from there, with a proximal factor `N(0, load^-1)`."""
-    groups, frozen, prior = [], [], {}
-    full = {**centre, **problem.fixed}
-    for group in problem.groups:
-        linear = group.linearise(full) if group.slots else Linear(group.value(full), ())
-        residual = group.y - linear.value
-        scale, noise = group.measure(residual).scale, group.noise
-        if scale is not None:
-            least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
-            noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
-        groups.append(dataclasses.replace(group, y=residual, noise=noise, robust=None))
-        frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
-    for name, p in problem.prior.items():
-        eta = jnp.einsum("...ij,...j->...i", p.lam, centre[name]) if p.block else p.lam * centre[name]
-        prior[name] = Gaussian(p.eta - eta, p.lam + load[name])
-    start = jax.tree.map(jnp.zeros_like, problem.start)
-    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper)
-
-
-@jax.jit
-def _precisions(problem: Problem, state: State) -> dict[str, Array]:
-    """Belief precisions, those of observed units left out."""
-    out = {}
-    for name, prior in problem.prior.items():
-        lam = belief(problem, state, name).lam
-        largest = jnp.diagonal(lam, axis1=-2, axis2=-1).max(-1)[..., None, None] if prior.block else lam
-        out[name] = jnp.where(largest >= POINT / 2, 0, lam)
-    return out
-
-
-@jax.jit
-def _recentre(problem: Problem, state: State, x: Values) -> State:
-    """The same precisions with every message's mean at `x`."""
-    groups = []
-    for group, row in zip(problem.groups, state.messages):
-        new = []
-        for slot, m in zip(group.slots, row):
-            each = m.on_edges(slot.edges)
-            at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
-            eta = jnp.einsum("...ij,...j->...i", each.lam, at) if slot.block else each.lam * at
-            new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
-        groups.append(tuple(new))
-    return State(tuple(groups), state.points, state.visits, state.key)
-
-
-_means = jax.jit(all_means)
-
-
-@jax.jit
-def _at_rest(down: Values, step: Values) -> Array:
-    """Whether a step's descent cannot be told from the rounding of its own sum."""
-    size = add_all([jnp.sum(jnp.abs(down[k] * step[k])) for k in down])
-    return jnp.abs(_inner(down, step)) <= 4 * jnp.finfo(size.dtype).eps * size
-
-
-@jax.jit
-def _conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
-    """The step made conjugate to earlier directions `d`, kept with `H d`."""
-    for direction, bend in memory:
-        share = _inner(step, bend) / _inner(direction, bend)
-        share = jnp.where(jnp.isfinite(share), share, 0)
-        step = jax.tree.map(lambda s, d, a=share: s - a * d, step, direction)
-    return step
-
-
-def _finite(tree: Any) -> bool:
-    return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
-
-
-# --- the guard ---------------------------------------------------------------------------------------------------
 
 
 class Guard:
@@ -261,8 +91,8 @@ class Guard:
         """Infer."""
         if not self.problem.active():
             return self._end(state, converged=True)
-        best = _means(self.problem, state)
-        best_energy = float(_energy(self.problem, best)) if self.enabled else np.inf
+        best = proximal.current_means(self.problem, state)
+        best_energy = float(proximal.total_energy(self.problem, best)) if self.enabled else np.inf
         options, stages = self.options, [_MORE_DAMPING]
         while True:
             state, verdict, best, best_energy = self._plain(state, options, best, best_energy)
@@ -286,8 +116,8 @@ class Guard:
 
     def _restart(self, state: State, x: Values) -> State:
         """Messages centred at `x`, or none at all if they are broken."""
-        centred = _recentre(self.problem, state, x)
-        if _finite(centred.messages):
+        centred = proximal.recentre(self.problem, state, x)
+        if proximal.finite(centred.messages):
             return centred
         return self._with_points(empty_state(self.problem, state.key, self._keeps_points(state)), x)
 
@@ -300,13 +130,13 @@ class Guard:
 
     def _limit(self, state: State, best: Values, best_energy: float) -> Outcome:
         """Out of iterations: what is returned must be finite and no worse than what was seen."""
-        now = _means(self.problem, state)
+        now = proximal.current_means(self.problem, state)
         if self.enabled:
-            energy = float(_energy(self.problem, now))
-            if not (_finite(state.messages) and energy <= best_energy * (1 + 1e-3) + 1e-6):
+            energy = float(proximal.total_energy(self.problem, now))
+            if not (proximal.finite(state.messages) and energy <= best_energy * (1 + 1e-3) + 1e-6):
                 self.did.append(f"iteration {self.done}: out of iterations while diverging, best means kept")
                 return self._end(self._restart(state, best), best, converged=False)
-        elif not _finite(state.messages):
+        elif not proximal.finite(state.messages):
             return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
         return self._end(state, converged=False)
 
@@ -325,7 +155,7 @@ class Guard:
                 seen += 1
                 if r < 0.8 * least:
                     least, least_at = r, seen
-            if not np.isfinite(energies).all() or not _finite(state.messages):
+            if not np.isfinite(energies).all() or not proximal.finite(state.messages):
                 return state, "diverged", best, best_energy
             if residuals[-1] <= self.tolerance:
                 return state, "converged", best, best_energy
@@ -333,7 +163,7 @@ class Guard:
                 continue
             grown = residuals[-1] > 10 * least and seen - least_at >= 10
             if energies[-1] <= best_energy or not np.isfinite(best_energy):
-                best, best_energy = _means(self.problem, state), float(energies[-1])
+                best, best_energy = proximal.current_means(self.problem, state), float(energies[-1])
             elif grown and energies[-1] > 1.01 * best_energy:
                 return state, "diverged", best, best_energy
             if seen - least_at >= self.patience:
@@ -345,24 +175,24 @@ class Guard:
         """Conjugate proximal steps from `centre` until the energy is at rest."""
         problem = self.problem
         reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
-        precision = self._positive(_precisions(problem, state))
+        precision = self._positive(proximal.precisions(problem, state))
         self.did.append(f"iteration {self.done}: still diverging, proximal factors")
         weight, refused, inner_tolerance = _FIRST_WEIGHT, 0, 1e-2
-        down, memory, gains = _descent(problem, centre), [], []
+        down, memory, gains = proximal.descent(problem, centre), [], []
         converged = False
         while self.left > reserve and weight <= _WEIGHT_LIMIT:
             state, answer = self._inner_solve(state, precision, centre, weight, inner_tolerance)
-            moved = None
+            moved, direction = None, None
             if answer is not None:
-                if _at_rest(down, answer):
+                if proximal.at_rest(down, answer):
                     converged = True
                     break
-                direction = _conjugate(answer, memory)
+                direction = proximal.conjugate(answer, memory)
                 moved = self._line_search(centre, down, direction)
             if moved is None and memory and answer is not None:
                 memory = []  # rounding has worn the old directions out
                 continue
-            if moved is None:
+            if moved is None or direction is None:
                 # Not even a fresh step lowers the energy. If the last ones hardly did, that is rounding.
                 if len(gains) >= _REST and np.sqrt(2 * sum(gains[-_REST:])) < 10 * self.tolerance:
                     converged = True
@@ -370,7 +200,7 @@ class Guard:
                 weight, refused, memory = weight * 4, refused + 1, []
                 continue
             centre, length, gain = moved
-            before, down = down, _descent(problem, centre)
+            before, down = down, proximal.descent(problem, centre)
             bend = jax.tree.map(lambda a, b, t=length: (a - b) / t, before, down)  # H direction
             memory = [*memory[-_MEMORY + 1 :], (direction, bend)]
             gains.append(gain)
@@ -390,29 +220,31 @@ class Guard:
 
     def _inner_solve(self, state: State, precision: dict[str, Array], centre: Values, weight: float, tolerance: float):
         """Messages with proximal factors: the step they settle at, or None if they do not settle."""
-        problem = _step_problem(self.problem, centre, jax.tree.map(lambda lam: weight * lam, precision))
-        state = _recentre(problem, state, problem.start)
-        if not _finite(state.messages):
+        problem = proximal.step_problem(self.problem, centre, jax.tree.map(lambda lam: weight * lam, precision))
+        state = proximal.recentre(problem, state, problem.start)
+        if not proximal.finite(state.messages):
             state = empty_state(problem, state.key, self._keeps_points(state))
         state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, tolerance)
         residuals = rows.residual.max(1)
-        if not _finite(state.messages) or residuals[-1] > max(2 * residuals[: len(residuals) // 2 + 1].min(), tolerance):
+        if not proximal.finite(state.messages) or residuals[-1] > max(
+            2 * residuals[: len(residuals) // 2 + 1].min(), tolerance
+        ):
             return state, None
-        return state, _free(self.problem, _means(problem, state))
+        return state, proximal.free(self.problem, proximal.current_means(problem, state))
 
     def _line_search(self, centre: Values, down: Values, direction: Values) -> tuple[Values, float, float] | None:
         """The best step along a direction for the linearised graph, shortened until the true energy falls too.
 
         **Returns:** where it ends, its length, and what it gains; None if the energy does not fall.
         """
-        slope = float(_inner(down, direction))
-        bend = float(_curvature(self.problem, centre, direction))
+        slope = float(proximal.inner(down, direction))
+        bend = float(proximal.curvature(self.problem, centre, direction))
         if not (slope > 0 and bend > 0 and np.isfinite(slope / bend)):
             return None
         length = slope / bend
         for _ in range(5):
             x = jax.tree.map(lambda c, d, a=length: c + a * d, centre, direction)
-            before, after = (float(e) for e in _compare(self.problem, centre, x))
+            before, after = (float(e) for e in proximal.compare(self.problem, centre, x))
             if after <= before + 1e-6 * abs(before):
                 return x, length, length * (slope - 0.5 * length * bend)
             length *= 0.25
@@ -420,7 +252,9 @@ class Guard:
 
     def _settle(self, state: State, x: Values) -> State:
         """Precisions of plain belief propagation on the graph linearised at `x`, all message means at `x`."""
-        problem = _step_problem(self.problem, x, {n: jnp.zeros_like(p.lam) for n, p in self.problem.prior.items()})
+        problem = proximal.step_problem(
+            self.problem, x, {n: jnp.zeros_like(p.lam) for n, p in self.problem.prior.items()}
+        )
         # Nothing to say about the means: every residual and every prior mean is zero, and so every message's.
         problem = dataclasses.replace(
             problem,
@@ -430,4 +264,4 @@ class Guard:
         state = empty_state(problem, state.key, self._keeps_points(state))
         if self.left:
             state, _, _ = self._advance(problem, state, self.options, nothing_seen(problem), CHUNK, self.tolerance)
-        return self._with_points(_recentre(self.problem, state, x), x)
+        return self._with_points(proximal.recentre(self.problem, state, x), x)

@@ -16,7 +16,7 @@ from .gaussian import Gaussian
 from .graph import FactorGraph
 from .guard import Guard, Outcome
 from .problem import Problem, State, belief, empty_state
-from .propagate import Options, nothing_seen, run
+from .propagate import LARGE, Latest, Options, nothing_seen, run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
 
 
@@ -105,7 +105,8 @@ def _options(
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     numbers = lambda rows: jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows)  # noqa: E731
     some = lambda rows: any(d > 0 for row in rows for d in row)  # noqa: E731
-    return Options(numbers(damp), numbers(drop), some(damp), some(drop), relinearise, schedule)
+    every = jnp.asarray(5 if sum(g.edges for g in problem.groups) > LARGE else 1)
+    return Options(numbers(damp), numbers(drop), every, some(damp), some(drop), relinearise, schedule)
 
 
 def init(
@@ -222,12 +223,13 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         found = {name: _with_mean(g, outcome.means[name]) for name, g in found.items()}
     status = Status.DIVERGED if outcome.failed else Status.CONVERGED if outcome.converged else Status.ITERATION_LIMIT
     names = [g.name for g in problem.groups]
-    rows = outcome.trace
+    rows = Latest(*(np.asarray(x) for x in outcome.trace))
+    energy, switched = np.asarray(rows.energy), np.asarray(rows.switched)
     trace = Trace(
         np.max(rows.residual, axis=1, initial=0.0),
-        {n: rows.energy[:, i] for i, n in enumerate(names)},
-        rows.prior.sum(1),
-        {n: rows.switched[:, i] for i, n in enumerate(names)},
+        {n: energy[:, i] for i, n in enumerate(names)},
+        np.asarray(rows.prior).sum(1),
+        {n: switched[:, i] for i, n in enumerate(names)},
     )
     message = status.value
     if outcome.where is not None:
@@ -246,4 +248,3 @@ def _with_mean(gaussian: Gaussian, mean: jax.Array) -> Gaussian:
     if gaussian.block:
         return Gaussian(jnp.einsum("...ij,...j->...i", gaussian.lam, mean), gaussian.lam)
     return Gaussian(gaussian.lam * mean, gaussian.lam)
-

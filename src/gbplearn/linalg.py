@@ -81,7 +81,9 @@ def pivot_tolerance(dtype: jnp.dtype, size: int) -> float:
     return 8.0 * size * float(jnp.finfo(dtype).eps)
 
 
-def scaled_cholesky(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n"], Bool[Array, "*b"]]:
+def scaled_cholesky(
+    a: Float[Array, "*b n n"],
+) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n"], Bool[Array, "*b"]]:
     """Cholesky factor of `D a D` with unit diagonal, the scale `D`, and whether `a` is safely positive definite.
 
     Scaling first makes the factorisation blind to units (metres beside radians). Where `a` is not
@@ -171,4 +173,3 @@ def limit_inverse(finite: Float[Array, "*b n n"], infinite: Float[Array, "*b n n
 def quadratic(a: Float[Array, "*b n n"], x: Float[Array, "*b n"]) -> Float[Array, "*b"]:
     """`x' a x`."""
     return jnp.einsum("...i,...ij,...j->...", x, a, x)
-

@@ -44,8 +44,8 @@ class Messages(eqx.Module):
     """Messages of one edge set: each on its edge, or pooled on the units, or both.
 
     Where every unit has at most one edge the two hold the same numbers, and one is enough: on the units if most have
-    an edge, since the sums over all edge sets of a variable are taken there, else on the edges. Where units have several
-    edges, `pooled` is kept beside `each`, since other groups read it at every visit.
+    an edge, since the sums over all edge sets of a variable are taken there, else on the edges. Where units have
+    several edges, `pooled` is kept beside `each`, since other groups read it at every visit.
     """
 
     each: Gaussian | None
@@ -98,8 +98,7 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
         row = []
         for slot in group.slots:
             prior = problem.prior[slot.variable]
-            units = jax.eval_shape(lambda e, x: e.spread(x), slot.edges, prior.eta).shape[1]
-            shape = (group.factors, units, *((prior.shape[-1],) if prior.block else ()))
+            shape = (group.factors, slot.units, *((prior.shape[-1],) if prior.block else ()))
             row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
         messages.append(tuple(row))
         keep = keep_points and not group.linear and group.slots

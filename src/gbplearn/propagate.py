@@ -12,12 +12,14 @@ from jax import Array, lax
 
 from . import linalg
 from .gaussian import Gaussian
-from .group import Group, Linear
+from .group import Group, Linear, Slot
 from .linalg import add_all
 from .messages import Edge, general_messages, scalar_messages
 from .problem import Messages, Problem, State, belief_mean, pooled, prior_energy
 from .schedule import OnMovement, Schedule
 
+# Graphs with more edges than this are looked at every fifth iteration only.
+LARGE = 500_000
 # How many iterations one compiled call makes at most: the length of its trace.
 CHUNK = 50
 
@@ -27,6 +29,7 @@ class Options(eqx.Module):
 
     damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
     dropout: tuple[tuple[Array, ...], ...]
+    every: Array  # iterations from one look at residual and energy to the next
     damped: bool = eqx.field(static=True)
     dropping: bool = eqx.field(static=True)
     relinearise: int | OnMovement = eqx.field(static=True)
@@ -60,7 +63,7 @@ def _product(parts: list[Gaussian]) -> Gaussian:
     return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
 
 
-def _cavity(slot, outside: Gaussian, messages: Messages) -> Gaussian:
+def _cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
     """What a factor sees of a variable: everything but its own message, multiplied up from the others."""
     spread = jax.tree.map(slot.edges.spread, outside)
     if slot.edges.injective:
@@ -100,7 +103,7 @@ def _linearise(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
     return Linear(frozen.value + add_all(moves), frozen.jacobians)
 
 
-def _blocks(slot, j: Array, x: Array) -> tuple[Array, Array]:
+def _blocks(slot: Slot, j: Array, x: Array) -> tuple[Array, Array]:
     """Jacobian and values in block layout with one factor axis."""
     x = x if slot.block else x[..., None]
     f = max(j.shape[0], x.shape[0])
@@ -108,10 +111,15 @@ def _blocks(slot, j: Array, x: Array) -> tuple[Array, Array]:
 
 
 def propose(
-    group: Group, linear: Linear, cavities: list[Gaussian], points: dict[str, Array], residual: Array, scale: Array | None
+    group: Group,
+    linear: Linear,
+    cavities: list[Gaussian],
+    points: dict[str, Array],
+    residual: Array,
+    scale: Array | None,
 ) -> list[Gaussian]:
     """The undamped messages of a group."""
-    spread = [s.edges.spread(points[s.variable]) for s in group.slots]
+    spread = [p if (p := points[s.variable]).ndim == 0 else s.edges.spread(p) for s in group.slots]
     rows = group.factors
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
     if group.scalar:
@@ -122,10 +130,17 @@ def propose(
     edges = []
     for j, c, x, s in zip(linear.jacobians, cavities, spread, group.slots):
         wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
-        edges.append(Edge(j, wide, x if s.block else x[..., None], s.proper))
+        edges.append(Edge(j, wide, _point(x, s, wide), s.proper))
     covariance = group.covariance()
     out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
     return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
+
+
+def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
+    """A linearisation point in block layout."""
+    if x.ndim == 0:
+        return jnp.broadcast_to(x, (1, *cavity.shape[1:]))
+    return x if slot.block else x[..., None]
 
 
 def _refresh(options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]):
@@ -151,25 +166,36 @@ def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
     return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
 
 
-def visit(problem: Problem, state: State, options: Options, latest: Latest, g: int) -> tuple[State, Latest]:
-    """Visit one group: relinearise, send its messages, damp, drop out."""
+def visit(
+    problem: Problem, state: State, options: Options, latest: Latest, g: int, watch: Array
+) -> tuple[State, Latest]:
+    """Visit one group: relinearise, send its messages, damp, drop out.
+
+    **Arguments:**
+
+    - `watch`: whether to look at residual and energy; on large graphs that costs as much as the messages.
+    """
     group = problem.groups[g]
     inbound = _inbound(problem, state, g)
     own = [pooled(problem, state, g, s) for s in range(len(group.slots))]
     same = {name: [s for s, slot in enumerate(group.slots) if slot.variable == name] for name in group.variables}
     old = {name: _product([inbound[name], *(own[s] for s in same[name])]) for name in group.variables}
     mean = lambda name, b: belief_mean(b, problem.start[name], name in problem.proper)  # noqa: E731
-    means = {name: mean(name, old[name]) for name in group.variables}
-    points, stored = _refresh(options, state, g, means, old)
 
     cavities = []
     for s, slot in enumerate(group.slots):
         outside = _product([inbound[slot.variable], *(own[i] for i in same[slot.variable] if i != s)])
         cavities.append(_cavity(slot, outside, state.messages[g][s]))
-    linear = _linearise(problem, g, points)
-    residual = group.y - linear.value
-    measured = group.measure(jnp.broadcast_to(residual, (group.factors, group.outputs)))
-    proposals = propose(group, linear, cavities, points, residual, measured.scale)
+    frozen, stored, measured = problem.frozen[g], None, None
+    if frozen is not None and group.robust is None:
+        points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
+        linear, scale = frozen, None
+    else:
+        points, stored = _refresh(options, state, g, {name: mean(name, old[name]) for name in group.variables}, old)
+        linear = _linearise(problem, g, points)
+        measured = group.measure(_every_factor(group, group.y - linear.value))
+        scale = measured.scale
+    proposals = propose(group, linear, cavities, points, group.y - linear.value, scale)
 
     key, draw = jax.random.split(state.key) if options.dropping else (state.key, state.key)
     messages, proposed = [], []
@@ -192,43 +218,51 @@ def visit(problem: Problem, state: State, options: Options, latest: Latest, g: i
             proposed.append(_undamped(own[s], packed.on_units(slot.edges), weight))
         else:
             proposed.append(packed.on_units(slot.edges))
-    full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
-    changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
-    worst = jnp.max(jnp.stack(changes))
-    news = jnp.where(jnp.isnan(worst), jnp.inf, worst)  # so that NaN cannot hide
-
     state = State(
-        state.messages[:g] + (tuple(messages),) + state.messages[g + 1 :],
-        state.points[:g] + (stored,) + state.points[g + 1 :],
+        (*state.messages[:g], tuple(messages), *state.messages[g + 1 :]),
+        (*state.points[:g], stored, *state.points[g + 1 :]),
         state.visits.at[g].add(1),
         key,
     )
-    prior = latest.prior
-    for i, name in enumerate(problem.prior):
-        if name in group.variables and problem.touching(name)[0][0] == g:
-            prior = prior.at[i].set(prior_energy(problem.prior[name], means[name]))
-    latest = Latest(
-        latest.residual.at[g].set(news),
-        latest.energy.at[g].set(measured.energy),
-        latest.switched.at[g].set(measured.switched),
-        prior,
-        latest.priority,
-    )
+
+    def look() -> Latest:
+        means = {name: mean(name, old[name]) for name in group.variables}
+        full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
+        changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
+        worst = jnp.max(jnp.stack(changes))
+        seen = measured
+        if seen is None:
+            seen = group.measure(_every_factor(group, group.y - _linearise(problem, g, means).value))
+        prior = latest.prior
+        for i, name in enumerate(problem.prior):
+            if name in group.variables and problem.touching(name)[0][0] == g:
+                prior = prior.at[i].set(prior_energy(problem.prior[name], means[name]))
+        return latest._replace(
+            residual=latest.residual.at[g].set(jnp.where(jnp.isnan(worst), jnp.inf, worst)),  # NaN cannot hide
+            energy=latest.energy.at[g].set(seen.energy),
+            switched=latest.switched.at[g].set(seen.switched),
+            prior=prior,
+        )
+
+    latest = lax.cond(watch, look, lambda: latest)
     if fixed_order(problem, options) is not None:
         return state, latest
-    after = [pooled(problem, state, g, s) for s in range(len(group.slots))]
     moved = {}
     for name in group.variables:
-        new = _product([inbound[name], *(after[s] for s in same[name])])
-        moved[name] = change(old[name], means[name], new, mean(name, new))
+        new = _product([inbound[name], *(pooled(problem, state, g, s) for s in same[name])])
+        moved[name] = change(old[name], mean(name, old[name]), new, mean(name, new))
     # What damping held back is still to come; neighbours have news as far as shared variables moved.
     held = jnp.max(jnp.stack(options.damping[g]))
-    priority = latest.priority.at[g].set(held * news)
+    priority = latest.priority.at[g].set(held * latest.residual[g])
     for other, neighbour in enumerate(problem.groups):
         shared = [moved[name] for name in neighbour.variables if name in moved]
         if other != g and shared:
             priority = priority.at[other].add(jnp.max(jnp.stack(shared)))
     return state, latest._replace(priority=priority)
+
+
+def _every_factor(group: Group, residual: Array) -> Array:
+    return jnp.broadcast_to(residual, (group.factors, group.outputs))
 
 
 def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
@@ -238,12 +272,12 @@ def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
     return None if order is None else tuple(active[i] for i in order)
 
 
-def iterate(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
+def iterate(problem: Problem, state: State, options: Options, latest: Latest, watch: Array) -> tuple[State, Latest]:
     """One full schedule."""
     order = fixed_order(problem, options)
     if order is not None:
         for g in order:
-            state, latest = visit(problem, state, options, latest, g)
+            state, latest = visit(problem, state, options, latest, g, watch)
         return state, latest
     active = problem.active()
 
@@ -252,7 +286,7 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest) ->
         key, draw = jax.random.split(state.key)
         state = eqx.tree_at(lambda s: s.key, state, key)
         chosen = options.schedule.pick(draw, latest.priority[jnp.asarray(active)])
-        branches = [lambda s, n, g=g: visit(problem, s, options, n, g) for g in active]
+        branches = [lambda s, n, g=g: visit(problem, s, options, n, g, watch) for g in active]
         return lax.switch(chosen, branches, state, latest)
 
     return lax.fori_loop(0, len(active), picked, (state, latest))
@@ -264,7 +298,11 @@ def nothing_seen(problem: Problem) -> Latest:
     groups = jnp.zeros(len(problem.groups), dtype)
     idle = jnp.asarray([not g.slots for g in problem.groups], bool)
     return Latest(
-        jnp.where(idle, 0, jnp.inf).astype(dtype), groups, groups, jnp.zeros(len(problem.prior), dtype), groups + jnp.inf
+        jnp.where(idle, 0, jnp.inf).astype(dtype),
+        groups,
+        groups,
+        jnp.zeros(len(problem.prior), dtype),
+        groups + jnp.inf,
     )
 
 
@@ -272,6 +310,8 @@ def _run(
     problem: Problem, state: State, options: Options, latest: Latest, limit: Array, tolerance: Array
 ) -> tuple[State, Latest, Latest, Array]:
     """Up to `limit <= CHUNK` iterations, fewer if all residuals fall to `tolerance` or an energy is not finite.
+
+    Residuals and energies are looked at every `options.every` iterations, and at the last.
 
     **Returns:** state, what was seen last, the same for each iteration, the number of iterations.
     """
@@ -284,7 +324,8 @@ def _run(
 
     def body(carry):
         state, latest, trace, i = carry
-        state, latest = iterate(problem, state, options, latest)
+        watch = (i % options.every == 0) | (i == limit - 1)
+        state, latest = iterate(problem, state, options, latest, watch)
         return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
 
     return lax.while_loop(going, body, (state, latest, trace, jnp.zeros((), jnp.int32)))

@@ -20,7 +20,7 @@ class Kernel(eqx.Module):
     """What a robust energy must define. `threshold` is in standard deviations."""
 
     threshold: eqx.AbstractVar[float]
-    match: eqx.AbstractVar[str]
+    match: eqx.AbstractVar[Literal["value", "gradient"]]
 
     @abc.abstractmethod
     def energy(self, d2: Array) -> Array:

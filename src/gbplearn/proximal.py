@@ -1,0 +1,182 @@
+"""Proximal steps: the calculations on a whole graph that the guard makes its decisions from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from . import linalg
+from .gaussian import POINT, Gaussian
+from .group import Group, Linear
+from .linalg import add_all
+from .problem import Messages, Problem, State, all_means, belief
+
+Values = dict[str, Array]
+
+
+def inner(a: Values, b: Values) -> Array:
+    """Inner product over all variables."""
+    return add_all([jnp.vdot(a[k], b[k]) for k in a])
+
+
+def free(problem: Problem, x: Values) -> Values:
+    """Zero for observed units: they do not move."""
+    out = {}
+    for name, prior in problem.prior.items():
+        lam = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if prior.block else prior.lam
+        out[name] = jnp.where(lam >= POINT / 2, 0, x[name])
+    return out
+
+
+def _prior_pull(problem: Problem, x: Values) -> Values:
+    """Gradient of the priors' energies."""
+    out = {}
+    for name, p in problem.prior.items():
+        if p.block:
+            out[name] = jnp.einsum("...ij,...j->...i", p.lam, x[name]) - p.eta
+        else:
+            out[name] = p.lam * x[name] - p.eta
+    return out
+
+
+def _weighted(group: Group, residual: Array, scale: Array | None) -> Array:
+    """`k Sy^-1 residual`."""
+    if group.noise.ndim == 2:
+        out = residual / group.noise
+    else:
+        noise = jnp.broadcast_to(group.noise, (residual.shape[0], *group.noise.shape[1:]))
+        out = linalg.spd_solve(noise, residual[..., None])[..., 0]
+    return out if scale is None else scale * out
+
+
+def _scales(problem: Problem, x: Values) -> list[Array | None]:
+    full = {**x, **problem.fixed}
+    return [g.measure(g.y - g.value(full)).scale for g in problem.groups]
+
+
+def _model_energy(problem: Problem, x: Values, scales: list[Array | None]) -> Array:
+    """Energy with the robust scales held: what messages descend on."""
+    full = {**x, **problem.fixed}
+    total = jnp.zeros((), next(iter(x.values())).dtype)
+    for group, scale in zip(problem.groups, scales):
+        r = group.y - group.value(full)
+        total = total + 0.5 * jnp.sum(r * _weighted(group, r, scale))
+    _, priors = problem.energies(x)
+    return add_all([total, *priors.values()])
+
+
+@jax.jit
+def descent(problem: Problem, x: Values) -> Values:
+    """Minus the gradient of the energy with the robust scales held."""
+    full = {**x, **problem.fixed}
+    out = jax.tree.map(jnp.negative, _prior_pull(problem, x))
+    for group, scale in zip(problem.groups, _scales(problem, x)):
+        value, back = jax.vjp(lambda v, g=group: g.value({**full, **v}), x)
+        (pull,) = back(_weighted(group, group.y - value, scale))
+        out = jax.tree.map(jnp.add, out, pull)
+    return free(problem, out)
+
+
+@jax.jit
+def curvature(problem: Problem, x: Values, d: Values) -> Array:
+    """`d' H d` with the Gauss-Newton Hessian at `x`."""
+    full = {**x, **problem.fixed}
+    parts = []
+    for group, scale in zip(problem.groups, _scales(problem, x)):
+        _, along = jax.jvp(lambda v, g=group: g.value({**full, **v}), (x,), (d,))
+        parts.append(jnp.sum(along * _weighted(group, along, scale)))
+    for name, p in problem.prior.items():
+        flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
+        along = jnp.einsum("...ij,...j->...i", p.lam, flat) if p.block else p.lam * flat
+        parts.append(jnp.vdot(flat, along))
+    return add_all(parts)
+
+
+@jax.jit
+def compare(problem: Problem, x: Values, y: Values) -> tuple[Array, Array]:
+    """Model energies at `x` and at `y`, with the robust scales of `x`."""
+    scales = _scales(problem, x)
+    return _model_energy(problem, x, scales), _model_energy(problem, y, scales)
+
+
+@jax.jit
+def total_energy(problem: Problem, x: Values) -> Array:
+    """Energy of all groups and priors."""
+    groups, priors = problem.energies(x)
+    return add_all([*groups, *priors.values()])
+
+
+@jax.jit
+def step_problem(problem: Problem, centre: Values, load: dict[str, Array]) -> Problem:
+    """The graph linearised at `centre`, about the step from there, with a proximal factor `N(0, load^-1)`."""
+    groups, frozen, prior = [], [], {}
+    full = {**centre, **problem.fixed}
+    for group in problem.groups:
+        linear = group.linearise(full) if group.slots else Linear(group.value(full), ())
+        residual = group.y - linear.value
+        scale, noise = group.measure(residual).scale, group.noise
+        if scale is not None:
+            least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
+            noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
+        groups.append(dataclasses.replace(group, y=residual, noise=noise, robust=None))
+        frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
+    for name, p in problem.prior.items():
+        eta = jnp.einsum("...ij,...j->...i", p.lam, centre[name]) if p.block else p.lam * centre[name]
+        prior[name] = Gaussian(p.eta - eta, p.lam + load[name])
+    start = jax.tree.map(jnp.zeros_like, problem.start)
+    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper)
+
+
+@jax.jit
+def precisions(problem: Problem, state: State) -> dict[str, Array]:
+    """Belief precisions, those of observed units left out."""
+    out = {}
+    for name, prior in problem.prior.items():
+        lam = belief(problem, state, name).lam
+        largest = jnp.diagonal(lam, axis1=-2, axis2=-1).max(-1)[..., None, None] if prior.block else lam
+        out[name] = jnp.where(largest >= POINT / 2, 0, lam)
+    return out
+
+
+@jax.jit
+def recentre(problem: Problem, state: State, x: Values) -> State:
+    """The same precisions with every message's mean at `x`."""
+    groups = []
+    for group, row in zip(problem.groups, state.messages):
+        new = []
+        for slot, m in zip(group.slots, row):
+            each = m.on_edges(slot.edges)
+            at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
+            eta = jnp.einsum("...ij,...j->...i", each.lam, at) if slot.block else each.lam * at
+            new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
+        groups.append(tuple(new))
+    return State(tuple(groups), state.points, state.visits, state.key)
+
+
+current_means = jax.jit(all_means)
+
+
+@jax.jit
+def at_rest(down: Values, step: Values) -> Array:
+    """Whether a step's descent cannot be told from the rounding of its own sum."""
+    size = add_all([jnp.sum(jnp.abs(down[k] * step[k])) for k in down])
+    return jnp.abs(inner(down, step)) <= 4 * jnp.finfo(size.dtype).eps * size
+
+
+@jax.jit
+def conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
+    """The step made conjugate to earlier directions `d`, kept with `H d`."""
+    for direction, bend in memory:
+        share = inner(step, bend) / inner(direction, bend)
+        share = jnp.where(jnp.isfinite(share), share, 0)
+        step = jax.tree.map(lambda s, d, a=share: s - a * d, step, direction)
+    return step
+
+
+def finite(tree: Any) -> bool:
+    """Whether every number of a pytree is finite."""
+    return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
