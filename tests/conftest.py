@@ -1,5 +1,10 @@
 """Every shape annotation of the package is checked while the tests run."""
 
+import os
+
+# The oracles solve many small systems: more than one BLAS thread a test process makes them wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from jaxtyping import install_import_hook
 
 with install_import_hook("gbplearn", "beartype.beartype"):

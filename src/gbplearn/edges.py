@@ -112,9 +112,9 @@ class IndexEdges(Edges):
 class RepeatedEdges(Edges):
     """Units chosen by an index array, any number of times.
 
-    Units are sorted into buckets by how many edges they have, rounded up to a power of two, so that the edges of
-    a bucket form a rectangle padded with zeros: sums over all edges, and over all but one, are then plain row
-    operations. Padding at most doubles the number of edges.
+    Units are sorted into buckets by how many edges they have, rounded up to a power of four, so that the edges of a
+    bucket form a rectangle padded with zeros: sums over all edges, and over all but one, are then plain row operations.
+    (Powers of two would pad less and take longer to compile.)
     """
 
     index: Array  # (F, n)
@@ -203,7 +203,7 @@ def make_edges(view: View, factors: int) -> Edges:
             unit_at[inside] = seen_units + np.arange(len(inside))
             edge_at[bucket[present]] = seen_slots + np.flatnonzero(present.ravel())
             seen_units, seen_slots = seen_units + len(inside), seen_slots + bucket.size
-        low, width = width, 2 * width
+        low, width = width, 4 * width
     return RepeatedEdges(index, tuple(buckets), jnp.asarray(unit_at), jnp.asarray(edge_at), unit_shape)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
 
+from .gaussian import Numbers
 from .robust import Kernel
 from .view import Variable, View, check_once
 
@@ -45,9 +45,9 @@ class Factor:
 
     h: Callable[..., Any]
     args: tuple[Any, ...]
-    y: ArrayLike | Sequence[Any] = 0.0
-    sigma: ArrayLike | Sequence[Any] | None = None
-    covariance: ArrayLike | Sequence[Any] | None = None
+    y: Numbers = 0.0
+    sigma: Numbers | None = None
+    covariance: Numbers | None = None
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
     jacobian: Callable[..., Any] | None = None

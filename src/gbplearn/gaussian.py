@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,9 @@ from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 
 from . import linalg
+
+Key = PRNGKeyArray | Array  # new or old style
+Numbers = ArrayLike | Sequence[Any]  # what a user may give for an array of numbers
 
 # The precision of an observed value. A power of two, so that `value * POINT / POINT` is exact; large
 # enough that nothing can be added to it in float32 or float64, small enough that values up to 1e14 fit.
@@ -41,10 +47,10 @@ class Gaussian(eqx.Module):
     @classmethod
     def from_moments(
         cls,
-        mean: ArrayLike,
-        std: ArrayLike | None = None,
+        mean: Numbers,
+        std: Numbers | None = None,
         *,
-        covariance: ArrayLike | None = None,
+        covariance: Numbers | None = None,
     ) -> Gaussian:
         """Gaussians with the given moments: `lam = 1 / std²`, `eta = lam mean`.
 
@@ -76,7 +82,7 @@ class Gaussian(eqx.Module):
         return cls(jnp.einsum("...ij,...j->...i", lam, m), lam)
 
     @classmethod
-    def point(cls, value: ArrayLike, *, block: bool = False) -> Gaussian:
+    def point(cls, value: Numbers, *, block: bool = False) -> Gaussian:
         """Observed values: so precise that no other message can move them; their mean is `value` exactly."""
         v = _floats(value, "value")
         if not block:
@@ -188,7 +194,7 @@ class Gaussian(eqx.Module):
         """The same densities in another floating-point type."""
         return jax.tree.map(lambda a: a.astype(dtype), self)
 
-    def sample(self, key: PRNGKeyArray | Array, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Independent draws, of shape `shape + self.shape`. Every Gaussian must be proper."""
         noise = jax.random.normal(key, (*shape, *self.shape), self.dtype)
         if not self.block:
@@ -199,7 +205,7 @@ class Gaussian(eqx.Module):
         half = lax.linalg.triangular_solve(factor, noise[..., None], left_side=True, lower=True, transpose_a=True)
         return self.mean + half[..., 0] * scale
 
-    def log_density(self, x: ArrayLike) -> Float[Array, "..."]:
+    def log_density(self, x: Numbers) -> Float[Array, "..."]:
         """`log p(x)`, normalised: `(log |lam / 2π| - (x - mean)' lam (x - mean)) / 2`."""
         d = jnp.asarray(x, self.dtype) - self.mean
         if not self.block:
@@ -221,7 +227,7 @@ class Gaussian(eqx.Module):
         return 0.5 * (trace - self.shape[-1] + logs + linalg.quadratic(other.lam, d))
 
 
-def _floats(x: ArrayLike | None, name: str) -> Array:
+def _floats(x: Numbers | None, name: str) -> Array:
     a = jnp.asarray(x)
     if not jnp.issubdtype(a.dtype, jnp.floating):
         a = a.astype(jnp.result_type(float))

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import ArrayLike
 
 from .factor import Factor
-from .gaussian import POINT, Gaussian
+from .gaussian import POINT, Gaussian, Numbers
 from .group import Group, Linear, make_group
 from .problem import Problem
 from .view import Variable, View, check_once
@@ -85,7 +84,7 @@ class FactorGraph:
         *,
         prior: Gaussian | None = None,
         block: bool = False,
-        start: ArrayLike | None = None,
+        start: Numbers | None = None,
         kind: Kind = "activation",
     ) -> Variable:
         """Add a named array of variables.
@@ -169,7 +168,7 @@ class FactorGraph:
         self._laid_out.clear()
         return factor
 
-    def observe(self, name: str, value: ArrayLike, mask: ArrayLike | None = None) -> None:
+    def observe(self, name: str, value: Numbers, mask: Numbers | None = None) -> None:
         """Fix a variable, or where `mask` is True a part of it, at a value.
 
         **Arguments:**

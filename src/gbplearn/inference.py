@@ -16,7 +16,7 @@ from .gaussian import Gaussian
 from .graph import FactorGraph
 from .guard import Guard, Outcome
 from .problem import Problem, State, belief, empty_state
-from .propagate import LARGE, Latest, Options, nothing_seen, run
+from .propagate import LARGE, Options, nothing_seen, run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
 
 
@@ -223,23 +223,22 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         found = {name: _with_mean(g, outcome.means[name]) for name, g in found.items()}
     status = Status.DIVERGED if outcome.failed else Status.CONVERGED if outcome.converged else Status.ITERATION_LIMIT
     names = [g.name for g in problem.groups]
-    rows = Latest(*(np.asarray(x) for x in outcome.trace))
-    energy, switched = np.asarray(rows.energy), np.asarray(rows.switched)
+    residuals, energy, switched, priors = (np.asarray(x) for x in outcome.trace[:4])
     trace = Trace(
-        np.max(rows.residual, axis=1, initial=0.0),
+        np.max(residuals, axis=1, initial=0.0),
         {n: energy[:, i] for i, n in enumerate(names)},
-        np.asarray(rows.prior).sum(1),
+        priors.sum(1),
         {n: switched[:, i] for i, n in enumerate(names)},
     )
     message = status.value
     if outcome.where is not None:
         g, iteration = outcome.where
         message = f"{message} (group '{names[g]}', iteration {iteration})"
-    if status is not Status.CONVERGED and len(rows.residual):
-        worst = int(np.argmax(rows.residual[-1]))
-        message += f"; largest residual {rows.residual[-1, worst]:.2g} in group '{names[worst]}'"
+    if status is not Status.CONVERGED and len(residuals):
+        worst = int(np.argmax(residuals[-1]))
+        message += f"; largest residual {residuals[-1, worst]:.2g} in group '{names[worst]}'"
     return Result(
-        _by_name(graph, problem, found), status, message, len(rows.residual), trace, tuple(outcome.did), outcome.state,
+        _by_name(graph, problem, found), status, message, len(residuals), trace, tuple(outcome.did), outcome.state,
         problem, graph,
     )  # fmt: skip
 

@@ -92,8 +92,10 @@ def scaled_cholesky(
     n = a.shape[-1]
     diagonal = jnp.diagonal(a, axis1=-2, axis2=-1)
     scale = jnp.where(diagonal > 0, lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)
+    if n == 1:
+        return jnp.ones_like(a), scale, (diagonal > 0)[..., 0]
     unit = a * scale[..., :, None] * scale[..., None, :]
-    factor = jnp.linalg.cholesky(unit)
+    factor = lax.linalg.cholesky(unit, symmetrize_input=False)
     pivots = jnp.diagonal(factor, axis1=-2, axis2=-1) ** 2
     good = jnp.all(jnp.isfinite(factor), (-2, -1)) & jnp.all(pivots > pivot_tolerance(a.dtype, n), -1)
     return jnp.where(good[..., None, None], factor, jnp.eye(n, dtype=a.dtype)), scale, good
@@ -114,9 +116,19 @@ def spd_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n k"]) -> Float[Arr
     return factor_solve(factor, scale, jnp.broadcast_to(b, (*a.shape[:-1], b.shape[-1])))
 
 
+def factor_inverse(factor: Float[Array, "*b n n"], scale: Float[Array, "*b n"]) -> Float[Array, "*b n n"]:
+    """`a^-1` from `scaled_cholesky(a)`, exactly symmetric."""
+    if factor.shape[-1] == 1:
+        return (scale * scale)[..., None]
+    return symmetric(factor_solve(factor, scale, jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)))
+
+
 def spd_inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     """`a^-1` for positive definite `a`, exactly symmetric."""
-    return symmetric(spd_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)))
+    if a.shape[-1] == 1:
+        return 1 / a
+    factor, scale, _ = scaled_cholesky(a)
+    return factor_inverse(factor, scale)
 
 
 def log_determinant(a: Float[Array, "*b n n"]) -> Float[Array, "*b"]:
@@ -147,10 +159,9 @@ def split_semidefinite(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"
 def pseudo_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n n"]]:
     """As `split_semidefinite`, but the slow eigenvalues are computed only if a matrix needs them."""
     factor, scale, good = scaled_cholesky(a)
-    identity = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
     return lax.cond(
         jnp.all(good),
-        lambda: (symmetric(factor_solve(factor, scale, identity)), jnp.zeros_like(a)),
+        lambda: (factor_inverse(factor, scale), jnp.zeros_like(a)),
         lambda: split_semidefinite(a),
     )
 

@@ -108,12 +108,12 @@ def general_messages(
         whiten = whiten * jnp.sqrt(scale)
     residual = residual * whiten
     edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
+    factored = [linalg.scaled_cholesky(e.cavity.lam) for e in edges]
     if all(e.proper for e in edges):
-        return _definite(edges, residual, covariance)
-    definite = jnp.all(jnp.stack([jnp.all(e.cavity.proper) for e in edges]))
+        return _definite(edges, factored, residual, covariance)
     return lax.cond(
-        definite,
-        lambda: _definite(edges, residual, covariance),
+        jnp.all(jnp.stack([jnp.all(good) for _, _, good in factored])),
+        lambda: _definite(edges, factored, residual, covariance),
         lambda: _limit(edges, residual, covariance),
     )
 
@@ -142,9 +142,11 @@ def _covariances(jacobian: Array, cov: Array) -> Array:
     return linalg.symmetric(jacobian @ cov @ linalg.transpose(jacobian))
 
 
-def _definite(edges: list[Edge], residual: Array, covariance: Array) -> list[Gaussian]:
-    """Every cavity proper."""
-    covs = [linalg.spd_inverse(e.cavity.lam) for e in edges]
+def _definite(
+    edges: list[Edge], factored: list[tuple[Array, Array, Array]], residual: Array, covariance: Array
+) -> list[Gaussian]:
+    """Every cavity proper; `factored` by `linalg.scaled_cholesky`."""
+    covs = [linalg.factor_inverse(factor, scale) for factor, scale, _ in factored]
     means = [jnp.einsum("fnij,fnj->fni", v, e.cavity.eta) for v, e in zip(covs, edges)]
     edges = [e._replace(jacobian=_same_f(e.jacobian, m)[0]) for e, m in zip(edges, means)]
     innovation = _innovation(edges, means, residual)

@@ -186,12 +186,13 @@ def visit(
     for s, slot in enumerate(group.slots):
         outside = _product([inbound[slot.variable], *(own[i] for i in same[slot.variable] if i != s)])
         cavities.append(_cavity(slot, outside, state.messages[g][s]))
-    frozen, stored, measured = problem.frozen[g], None, None
+    frozen, stored, measured, means = problem.frozen[g], None, None, None
     if frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
         linear, scale = frozen, None
     else:
-        points, stored = _refresh(options, state, g, {name: mean(name, old[name]) for name in group.variables}, old)
+        means = {name: mean(name, old[name]) for name in group.variables}
+        points, stored = _refresh(options, state, g, means, old)
         linear = _linearise(problem, g, points)
         measured = group.measure(_every_factor(group, group.y - linear.value))
         scale = measured.scale
@@ -225,8 +226,9 @@ def visit(
         key,
     )
 
-    def look() -> Latest:
-        means = {name: mean(name, old[name]) for name in group.variables}
+    def look(means: dict[str, Array] | None = means) -> Latest:
+        if means is None:
+            means = {name: mean(name, old[name]) for name in group.variables}
         full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
         changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
         worst = jnp.max(jnp.stack(changes))
