@@ -29,7 +29,7 @@ from jax import Array
 from . import proximal
 from .gaussian import Gaussian
 from .problem import Problem, State, empty_state
-from .propagate import CHUNK, Latest, Options, nothing_seen, run_in_place
+from .propagate import CHUNK, Latest, Options, fixed_order, nothing_seen, run_in_place
 from .proximal import Values
 
 _MORE_DAMPING = 0.7
@@ -62,7 +62,7 @@ class Guard:
         self.left, self.enabled = iterations, enabled
         self.rows: list[Latest] = []
         self.did: list[str] = []
-        stochastic = options.dropping or options.schedule.order(("a", "b")) is None
+        stochastic = options.dropping or fixed_order(problem, options) is None
         self.patience = _STALLED * (3 if stochastic else 1)
 
     @property
@@ -100,6 +100,7 @@ class Guard:
                 return self._end(state, converged=True)
             if verdict == "limit":
                 return self._limit(state, best, best_energy)
+            self.did.append(f"iteration {self.done}: {verdict}")
             state = self._restart(state, best)
             if not self.enabled:
                 return self._end(state, best, converged=False, failed=True, where=self._where())
@@ -108,7 +109,7 @@ class Guard:
             damping = stages.pop(0)
             more = jax.tree.map(lambda d, least=damping: jnp.maximum(d, least), options.damping)
             options = dataclasses.replace(options, damping=more, damped=True)
-            self.did.append(f"iteration {self.done}: diverging, damping raised to {damping}")
+            self.did.append(f"damping raised to {damping}")
 
     def _where(self) -> tuple[int, int]:
         last = self.rows[-1].residual[-1]
@@ -156,7 +157,7 @@ class Guard:
                 if r < 0.8 * least:
                     least, least_at = r, seen
             if not np.isfinite(energies).all() or not proximal.finite(state.messages):
-                return state, "diverged", best, best_energy
+                return state, "diverging", best, best_energy
             if residuals[-1] <= self.tolerance:
                 return state, "converged", best, best_energy
             if not self.enabled:
@@ -165,9 +166,9 @@ class Guard:
             if energies[-1] <= best_energy or not np.isfinite(best_energy):
                 best, best_energy = proximal.current_means(self.problem, state), float(energies[-1])
             elif grown and energies[-1] > 1.01 * best_energy:
-                return state, "diverged", best, best_energy
+                return state, "diverging", best, best_energy
             if seen - least_at >= self.patience:
-                return state, "stalled", best, best_energy
+                return state, "not converging", best, best_energy
 
     # Proximal phase.
 
@@ -176,7 +177,7 @@ class Guard:
         problem = self.problem
         reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
         precision = self._positive(proximal.precisions(problem, state))
-        self.did.append(f"iteration {self.done}: still diverging, proximal factors")
+        self.did.append("proximal factors")
         weight, refused, inner_tolerance = _FIRST_WEIGHT, 0, 1e-2
         down, memory, gains = proximal.descent(problem, centre), [], []
         converged = False

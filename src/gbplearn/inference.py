@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -54,9 +54,9 @@ class Trace:
         return self.prior_energy + sum(self.energy.values())
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Beliefs, and how they came about. `result["x"]` is the belief of a variable, a `Gaussian`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result(Mapping[str, Gaussian]):
+    """Beliefs, and how they came about: a mapping, `result["x"]` is the belief of a variable."""
 
     beliefs: dict[str, Gaussian]
     status: Status
@@ -73,8 +73,11 @@ class Result:
             raise KeyError(f"there is no variable '{name}' (there are: {', '.join(self.beliefs)})")
         return self.beliefs[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.beliefs
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.beliefs)
+
+    def __len__(self) -> int:
+        return len(self.beliefs)
 
     @property
     def residual(self) -> float:

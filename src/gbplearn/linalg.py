@@ -120,7 +120,9 @@ def factor_inverse(factor: Float[Array, "*b n n"], scale: Float[Array, "*b n"]) 
     """`a^-1` from `scaled_cholesky(a)`, exactly symmetric."""
     if factor.shape[-1] == 1:
         return (scale * scale)[..., None]
-    return symmetric(factor_solve(factor, scale, jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)))
+    return symmetric(
+        factor_solve(factor, scale, jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape))
+    )
 
 
 def spd_inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:

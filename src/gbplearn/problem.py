@@ -102,7 +102,8 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
             row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
         messages.append(tuple(row))
         keep = keep_points and not group.linear and group.slots
-        points.append({v: problem.start[v] for v in group.variables} if keep else None)
+        # A copy: the loop gives the buffers of its state away, and the start must stay.
+        points.append({v: jnp.copy(problem.start[v]) for v in group.variables} if keep else None)
     return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key)
 
 

@@ -186,7 +186,7 @@ def visit(
     for s, slot in enumerate(group.slots):
         outside = _product([inbound[slot.variable], *(own[i] for i in same[slot.variable] if i != s)])
         cavities.append(_cavity(slot, outside, state.messages[g][s]))
-    frozen, stored, measured, means = problem.frozen[g], None, None, None
+    frozen, stored, measured, means, visits = problem.frozen[g], None, None, None, state.visits[g]
     if frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
         linear, scale = frozen, None
@@ -202,7 +202,7 @@ def visit(
     messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
         after = proposal
-        first = state.visits[g] == 0  # the first message is taken whole
+        first = visits == 0  # the first message is taken whole
         weight = jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
         before = state.messages[g][s].on_edges(slot.edges)
         if options.damped:
@@ -232,6 +232,10 @@ def visit(
         full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
         changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
         worst = jnp.max(jnp.stack(changes))
+        if stored is not None and isinstance(options.relinearise, int):
+            # Between two linearisations messages come to rest that the next one will move again.
+            fresh = visits % options.relinearise == 0
+            worst = jnp.where(fresh, worst, jnp.maximum(worst, latest.residual[g]))
         seen = measured
         if seen is None:
             seen = group.measure(_every_factor(group, group.y - _linearise(problem, g, means).value))
@@ -291,7 +295,10 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest, wa
         branches = [lambda s, n, g=g: visit(problem, s, options, n, g, watch) for g in active]
         return lax.switch(chosen, branches, state, latest)
 
-    return lax.fori_loop(0, len(active), picked, (state, latest))
+    state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
+    # A group that was not visited since its variables moved has that much news, whatever it said last time.
+    waiting = jnp.where(jnp.asarray([bool(g.slots) for g in problem.groups]), latest.priority, 0)
+    return state, latest._replace(residual=jnp.maximum(latest.residual, waiting))
 
 
 def nothing_seen(problem: Problem) -> Latest:

@@ -9,7 +9,6 @@ energy there, `scale = 2 rho(d) / d²` (the paper's choice; Davison & Ortiz 2019
 from __future__ import annotations
 
 import abc
-from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ class Kernel(eqx.Module):
     """What a robust energy must define. `threshold` is in standard deviations."""
 
     threshold: eqx.AbstractVar[float]
-    match: eqx.AbstractVar[Literal["value", "gradient"]]
+    match: eqx.AbstractVar[str]
 
     @abc.abstractmethod
     def energy(self, d2: Array) -> Array:
@@ -46,7 +45,7 @@ class Tukey(Kernel):
     """
 
     threshold: float = eqx.field(static=True)
-    match: Literal["value", "gradient"] = eqx.field(static=True, default="value")
+    match: str = eqx.field(static=True, default="value")
 
     def __check_init__(self):
         _check("Tukey", self.threshold, self.match)
@@ -66,7 +65,7 @@ class Huber(Kernel):
     """Quadratic within `threshold` standard deviations, linear outside: `rho(d) = N d - N² / 2`."""
 
     threshold: float = eqx.field(static=True)
-    match: Literal["value", "gradient"] = eqx.field(static=True, default="value")
+    match: str = eqx.field(static=True, default="value")
 
     def __check_init__(self):
         _check("Huber", self.threshold, self.match)

@@ -1,0 +1,113 @@
+"""The command line: `gbplearn demo`, `gbplearn --version`.
+
+A command is a dataclass: its fields are the options, its `run` does the work. To add one, write the class and put it
+into `COMMANDS`. What a command needs is imported when it runs, so that `--help` and errors come at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from . import __version__
+
+_EXTRAS = ("tyro", "matplotlib", "tqdm")
+_BAD_INPUT = 2
+_INTERRUPTED = 130  # what shells report of a process that SIGINT ended
+
+
+class BadInput(Exception):
+    """The user asked for something that cannot be done; the text is the line they read."""
+
+
+class Command(Protocol):
+    """What `COMMANDS` holds."""
+
+    def run(self) -> None:
+        """Do the work."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """Denoise a picture and fit a pose graph on made-up data: pictures and numbers in under a minute."""
+
+    out: Path = Path("demo")
+    """Folder for the pictures and results.json; made if it is missing."""
+    seed: int = 0
+    """Seed of all noise; 0 or larger."""
+
+    def run(self) -> None:
+        """Run both parts."""
+        if self.seed < 0:
+            raise BadInput(f"--seed must be 0 or larger, got {self.seed}")
+        from .demo import run_demo
+
+        run_demo(self.out, self.seed)
+
+
+COMMANDS: dict[str, type[Command]] = {"demo": Demo}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    **Arguments:**
+
+    - `argv`: the words after `gbplearn`; by default those of this process.
+
+    **Returns:** the exit code: 0, 2 for bad input, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(f"gbplearn {__version__}")
+        return 0
+    if any(importlib.util.find_spec(name) is None for name in _EXTRAS):
+        return _fail('the command line needs its extras: pip install "gbplearn[cli]"')
+    try:
+        command = _parse(words)
+        if command is not None:
+            command.run()
+    except BadInput as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted", _INTERRUPTED)
+    return 0
+
+
+def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
+    print(f"gbplearn: {sentence}", file=sys.stderr)
+    return code
+
+
+def _parse(words: list[str]) -> Command | None:
+    """The command the words spell out; None if they asked for help, which is then printed."""
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: kind for name, kind in COMMANDS.items()},
+                prog="gbplearn",
+                description="Learn deep factor graphs with Gaussian belief propagation. (--version: which gbplearn)",
+                args=words,
+            )
+    except SystemExit as end:
+        if not end.code:
+            return None
+        raise BadInput(f"{_sentence(complaint.getvalue())} (see gbplearn --help)") from None
+
+
+def _sentence(box: str) -> str:
+    """What is wrong, from the box that tyro draws: the text between its title and the first rule."""
+    lines = [line.strip(" │|") for line in box.splitlines()[1:]]
+    end = next((i for i, line in enumerate(lines) if not line.strip("─-╰╯+'`")), len(lines))
+    return " ".join(lines[:end]).rstrip(".") or "the options could not be read"

@@ -1,0 +1,155 @@
+"""The guard: where plain belief propagation diverges, it ends with the right means, or says that it did not."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import least_squares, minimize
+
+import gbplearn as gbp
+from helpers import PoseGraph
+
+
+def dot(x, w):
+    return x @ w
+
+
+def regression(rows, y, sigma=0.1, prior=1.0):
+    graph = gbp.FactorGraph()
+    w = graph.variable("w", (rows.shape[1],), prior=gbp.Gaussian.from_moments(0.0, prior), kind="parameter")
+    graph.add(gbp.Factor(dot, (rows, w[None]), y=y, sigma=sigma, linear=True, name="rows"))
+    return graph
+
+
+def features(kind, n, p, rng):
+    if kind == "uncentred":
+        return rng.random((n, p))
+    return rng.standard_normal((n, 5)) @ rng.standard_normal((5, p)) + 0.1 * rng.standard_normal((n, p))
+
+
+def dense(rows, y, sigma=0.1, prior=1.0):
+    lam = rows.T @ rows / sigma**2 + np.eye(rows.shape[1]) / prior**2
+    return np.linalg.solve(lam, rows.T @ y / sigma**2), np.sqrt(np.diag(np.linalg.inv(lam)))
+
+
+@pytest.mark.parametrize("prior", [1.0, 10.0])
+@pytest.mark.parametrize("kind", ["uncentred", "rank five and noise"])
+def test_regression_on_which_plain_propagation_diverges(kind, prior):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = features(kind, 1000, 26, rng)
+        y = rows @ rng.standard_normal(26) + 0.1 * rng.standard_normal(1000)
+        mean, std = dense(rows, y, prior=prior)
+        graph = regression(rows, y, prior=prior)
+        result = gbp.infer(graph, iterations=2000)
+        assert result.status is gbp.Status.CONVERGED
+        assert np.abs((np.asarray(result["w"].mean) - mean) / std).max() < 0.01
+        assert any("proximal" in line for line in result.guard)
+        assert bool(jnp.all(jnp.isfinite(result["w"].std)))
+
+
+def test_plain_propagation_does_diverge_there():
+    """Else the tests above would show nothing."""
+    rng = np.random.default_rng(0)
+    rows = features("uncentred", 1000, 26, rng)
+    graph = regression(rows, rows @ rng.standard_normal(26))
+    with pytest.raises(gbp.InferenceError, match=r"diverged.*group 'rows', iteration") as caught:
+        gbp.infer(graph, iterations=2000, guard=False)
+    result = caught.value.result
+    assert result.status is gbp.Status.DIVERGED
+    assert bool(jnp.all(jnp.isfinite(result["w"].mean)))
+    quiet = gbp.infer(graph, iterations=2000, guard=False, throw=False)
+    assert quiet.status is gbp.Status.DIVERGED
+
+
+@pytest.mark.parametrize("iterations", [5, 30, 2000])
+def test_hundred_features_never_end_above_the_start(iterations):
+    rng = np.random.default_rng(1)
+    rows = features("uncentred", 200, 100, rng)
+    y = rows @ rng.standard_normal(100) + 0.1 * rng.standard_normal(200)
+    graph = regression(rows, y)
+    start = sum(graph.energy({"w": np.zeros(100)}).values())
+    result = gbp.infer(graph, iterations=iterations)
+    mean, std = dense(rows, y)
+    close = np.abs((np.asarray(result["w"].mean) - mean) / std).max() < 0.1
+    assert (result.status is gbp.Status.CONVERGED) == close
+    assert sum(graph.energy(result).values()) <= start * (1 + 1e-3)
+    assert result.iterations <= iterations
+    assert bool(jnp.all(jnp.isfinite(result["w"].mean)))
+    assert bool(jnp.all(result["w"].lam > 0))
+
+
+def frustrated(rng, side=6):
+    """Four-variable factors with mixed signs on a torus."""
+    ids = np.arange(side * side).reshape(side, side)
+    blocks = np.stack([ids, np.roll(ids, 1, 0), np.roll(ids, 1, 1), np.roll(ids, (1, 1), (0, 1))], -1).reshape(-1, 4)
+    return blocks, rng.choice([-1.0, 1.0], blocks.shape), rng.standard_normal(len(blocks))
+
+
+def test_frustrated_graph_that_is_not_walk_summable():
+    blocks, signs, y = frustrated(np.random.default_rng(0))
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (36,), prior=gbp.Gaussian.from_moments(0.0, 3.0))
+    graph.add(gbp.Factor(dot, (signs, x[blocks]), y=y, sigma=0.1, linear=True, name="blocks"))
+    rows = np.zeros((36, 36))
+    for r, b, s in zip(rows, blocks, signs):
+        r[b] = s
+    lam = rows.T @ rows / 0.01 + np.eye(36) / 9
+    unit = lam / np.sqrt(np.outer(np.diag(lam), np.diag(lam)))
+    assert np.abs(np.linalg.eigvalsh(np.abs(np.eye(36) - unit))).max() > 1  # not walk-summable
+    mean, std = dense(rows, y, prior=3.0)
+    start = sum(graph.energy({"x": np.zeros(36)}).values())
+    result = gbp.infer(graph, iterations=2000)
+    assert sum(graph.energy(result).values()) < start
+    close = np.abs((np.asarray(result["x"].mean) - mean) / std).max() < 0.05
+    assert (result.status is gbp.Status.CONVERGED) == close
+    assert bool(jnp.all(jnp.isfinite(result["x"].mean)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_wild_nonlinear_graphs_stay_finite(dropout):
+    """Products and exponentials with almost no noise, far from their solution."""
+    rng = np.random.default_rng(0)
+    graph = gbp.FactorGraph()
+    a = graph.variable("a", (30,), prior=gbp.Gaussian.from_moments(rng.normal(0, 2, 30), 5.0))
+    b = graph.variable("b", (6,), prior=gbp.Gaussian.from_moments(rng.normal(0, 2, 6), 5.0))
+    index = rng.integers(0, 6, 30)
+    graph.add(gbp.Factor(lambda p, q: p * q**2, (a[:], b[index]), y=rng.normal(0, 30, 30), sigma=1e-3, name="cubic"))
+    graph.add(gbp.Factor(lambda p, q: jnp.exp(p - q), (a[:], b[index[::-1].copy()]), y=2.0, sigma=1e-2, name="exp"))
+    start = sum(graph.energy({"a": graph.priors()["a"].mean, "b": graph.priors()["b"].mean}).values())
+    result = gbp.infer(graph, iterations=300, throw=False, dropout=dropout)
+    for name in ("a", "b"):
+        assert bool(jnp.all(jnp.isfinite(result[name].mean)))
+        assert bool(jnp.all(result[name].lam > 0))
+    assert sum(graph.energy(result).values()) <= start * 1.001
+
+
+def test_pose_graph_reaches_the_least_squares_cost():
+    poses = PoseGraph.random(0)
+    result = gbp.infer(poses.graph(), iterations=3000)
+    best = least_squares(lambda x: poses.residuals(x).ravel(), poses.start.ravel()).cost
+    assert result.status is gbp.Status.CONVERGED
+    assert poses.cost(np.asarray(result["pose"].mean).ravel()) < 1.001 * best
+    assert poses.cost(poses.start.ravel()) > 10 * best  # the start was far
+
+
+def test_gradient_matched_huber_reaches_the_stationary_point():
+    """With wrong closures: the robust cost cannot be lowered further from where messages come to rest."""
+    poses = PoseGraph.random(0, poses=60, closures=20, outliers=4)
+    kernel = gbp.Huber(1.5, match="gradient")
+    result = gbp.infer(poses.graph(kernel), iterations=3000, tolerance=1e-4)
+    flat = np.asarray(result["pose"].mean, float).ravel()
+    cost = poses.cost(flat, huber=1.5)
+    polished = minimize(lambda x: poses.cost(x, huber=1.5), flat, method="BFGS", options={"gtol": 1e-4})
+    assert cost - polished.fun < 1e-4 * cost
+    std = np.asarray(result["pose"].std).ravel()
+    slope = (
+        np.array(
+            [
+                poses.cost(flat + s * e * 1e-3, 1.5) - poses.cost(flat - s * e * 1e-3, 1.5)
+                for e, s in zip(np.eye(len(flat)), std)
+            ]
+        )
+        / 2e-3
+    )
+    assert np.abs(slope).max() < 1e-2 * np.sqrt(cost)  # per standard deviation
+    assert cost < 0.8 * poses.cost(poses.start.ravel(), huber=1.5)
