@@ -28,7 +28,7 @@ from jax import Array
 
 from . import proximal
 from .gaussian import Gaussian
-from .problem import Problem, State, empty_state
+from .problem import Problem, State, belief_mean, empty_state
 from .propagate import CHUNK, Latest, Options, fixed_order, nothing_seen, run_in_place
 from .proximal import Values
 
@@ -62,6 +62,9 @@ class Guard:
         self.left, self.enabled = iterations, enabled
         self.rows: list[Latest] = []
         self.did: list[str] = []
+        self.start: Values | None = None  # means before the first iteration; None: those of the priors
+        self.best: Values | None = None  # means at the end of the best chunk
+        self.best_energy = np.inf
         stochastic = options.dropping or fixed_order(problem, options) is None
         self.patience = _STALLED * (3 if stochastic else 1)
 
@@ -91,16 +94,16 @@ class Guard:
         """Infer."""
         if not self.problem.active():
             return self._end(state, converged=True)
-        best = proximal.current_means(self.problem, state)
-        best_energy = float(proximal.total_energy(self.problem, best)) if self.enabled else np.inf
+        self.start = None if bool(jnp.all(state.visits == 0)) else proximal.current_means(self.problem, state)
         options, stages = self.options, [_MORE_DAMPING]
         while True:
-            state, verdict, best, best_energy = self._plain(state, options, best, best_energy)
+            state, verdict = self._plain(state, options)
             if verdict == "converged":
                 return self._end(state, converged=True)
             if verdict == "limit":
-                return self._limit(state, best, best_energy)
+                return self._limit(state)
             self.did.append(f"iteration {self.done}: {verdict}")
+            best = self._best()
             state = self._restart(state, best)
             if not self.enabled:
                 return self._end(state, best, converged=False, failed=True, where=self._where())
@@ -110,6 +113,18 @@ class Guard:
             more = jax.tree.map(lambda d, least=damping: jnp.maximum(d, least), options.damping)
             options = dataclasses.replace(options, damping=more, damped=True)
             self.did.append(f"damping raised to {damping}")
+
+    def _best(self) -> Values:
+        """The means with the lowest energy, the start among them. Looked up only when something went wrong."""
+        start = self.start
+        if start is None:
+            p = self.problem
+            start = {name: belief_mean(g, p.start[name], name in p.proper) for name, g in p.prior.items()}
+        if self.best is not None:
+            energy = float(proximal.total_energy(self.problem, self.best))
+            if energy <= float(proximal.total_energy(self.problem, start)):
+                return self.best
+        return start
 
     def _where(self) -> tuple[int, int]:
         last = self.rows[-1].residual[-1]
@@ -129,25 +144,28 @@ class Guard:
         points = tuple(None if p is None else {name: jnp.copy(x[name]) for name in p} for p in state.points)
         return State(state.messages, points, state.visits, state.key)
 
-    def _limit(self, state: State, best: Values, best_energy: float) -> Outcome:
-        """Out of iterations: what is returned must be finite and no worse than what was seen."""
-        now = proximal.current_means(self.problem, state)
-        if self.enabled:
-            energy = float(proximal.total_energy(self.problem, now))
-            if not (proximal.finite(state.messages) and energy <= best_energy * (1 + 1e-3) + 1e-6):
+    def _limit(self, state: State) -> Outcome:
+        """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen."""
+        sound = proximal.finite(state.messages)
+        if not self.enabled and not sound:
+            best = self._best()
+            return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
+        # Beliefs that still move by more than a standard deviation an iteration may be on their way up.
+        if self.enabled and not (sound and self.rows[-1].residual[-1].max() <= 1):
+            best = self._best()
+            energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
+            if not (sound and energy <= float(proximal.total_energy(self.problem, best)) * (1 + 1e-3)):
                 self.did.append(f"iteration {self.done}: out of iterations while diverging, best means kept")
                 return self._end(self._restart(state, best), best, converged=False)
-        elif not proximal.finite(state.messages):
-            return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
         return self._end(state, converged=False)
 
-    def _plain(self, state: State, options: Options, best: Values, best_energy: float):
+    def _plain(self, state: State, options: Options) -> tuple[State, str]:
         """Messages until they converge, diverge or run out of iterations."""
         latest = nothing_seen(self.problem)
         least, least_at, seen, chunk = np.inf, 0, 0, 10
         while True:
             if self.left == 0:
-                return state, "limit", best, best_energy
+                return state, "limit"
             state, latest, rows = self._advance(self.problem, state, options, latest, chunk, self.tolerance)
             chunk = min(2 * chunk, CHUNK)
             residuals = rows.residual.max(1)
@@ -157,18 +175,18 @@ class Guard:
                 if r < 0.8 * least:
                     least, least_at = r, seen
             if not np.isfinite(energies).all() or not proximal.finite(state.messages):
-                return state, "diverging", best, best_energy
+                return state, "diverging"
             if residuals[-1] <= self.tolerance:
-                return state, "converged", best, best_energy
+                return state, "converged"
             if not self.enabled:
                 continue
-            grown = residuals[-1] > 10 * least and seen - least_at >= 10
-            if energies[-1] <= best_energy or not np.isfinite(best_energy):
-                best, best_energy = proximal.current_means(self.problem, state), float(energies[-1])
-            elif grown and energies[-1] > 1.01 * best_energy:
-                return state, "diverging", best, best_energy
+            if energies[-1] <= self.best_energy:
+                self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
+            grown = residuals[-1] > 10 * least and seen - least_at >= self.patience // 15
+            if grown and energies[-1] > 1.01 * self.best_energy:
+                return state, "diverging"
             if seen - least_at >= self.patience:
-                return state, "not converging", best, best_energy
+                return state, "not converging"
 
     # Proximal phase.
 
