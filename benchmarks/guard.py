@@ -1,6 +1,6 @@
 """How the guard does on regressions where plain belief propagation diverges: the table of docs/divergence.md.
 
-    python benchmarks/guard.py [--write]
+python benchmarks/guard.py [--write]
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> int:
         steps, errors = [r["iterations"] for r in runs], [r["error"] for r in runs]
         low, high = min(r["std_ratio"][0] for r in runs), max(r["std_ratio"][1] for r in runs)
         print(f"| {name} | {runs[0]['plain'].split(';')[0]} | {min(steps)} - {max(steps)} | {max(errors):.1g} sd |")
-        print(f"    std ratio {low:.2f} - {high:.2f}; all {({r['status'] for r in runs})}")
+        print(f"    std ratio {low:.2f} - {high:.2f}; all { ({r['status'] for r in runs}) }")
     if args.write:
         (pathlib.Path(__file__).parent / "guard.json").write_text(json.dumps(report, indent=1) + "\n")
     return 0

@@ -10,6 +10,9 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
+import itertools
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +23,7 @@ from . import __version__
 _EXTRAS = ("tyro", "matplotlib", "tqdm")
 _BAD_INPUT = 2
 _INTERRUPTED = 130  # what shells report of a process that SIGINT ended
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # terminal escapes
 
 
 class BadInput(Exception):
@@ -78,7 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
-        return _fail("interrupted", _INTERRUPTED)
+        _fail("interrupted", _INTERRUPTED)
+        if argv is None:
+            # Threads of JAX may still be computing; an interpreter that is taken down under them can crash.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_INTERRUPTED)
+        return _INTERRUPTED
     return 0
 
 
@@ -95,7 +105,7 @@ def _parse(words: list[str]) -> Command | None:
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.extras.subcommand_cli_from_dict(
-                {name: kind for name, kind in COMMANDS.items()},
+                dict(COMMANDS),
                 prog="gbplearn",
                 description="Learn deep factor graphs with Gaussian belief propagation. (--version: which gbplearn)",
                 args=words,
@@ -107,7 +117,11 @@ def _parse(words: list[str]) -> Command | None:
 
 
 def _sentence(box: str) -> str:
-    """What is wrong, from the box that tyro draws: the text between its title and the first rule."""
-    lines = [line.strip(" │|") for line in box.splitlines()[1:]]
-    end = next((i for i, line in enumerate(lines) if not line.strip("─-╰╯+'`")), len(lines))
-    return " ".join(lines[:end]).rstrip(".") or "the options could not be read"
+    """What is wrong, from the box that tyro draws: the text between its title and the next rule."""
+    lines = [line.strip(" │") for line in _COLOUR.sub("", box).splitlines()[1:]]
+    text = itertools.dropwhile(_is_rule, lines)
+    return " ".join(itertools.takewhile(lambda line: not _is_rule(line), text)).rstrip(".")
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("─-╰╯")

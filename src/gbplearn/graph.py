@@ -25,6 +25,7 @@ class _Entry:
     variable: Variable
     prior: Gaussian
     start: Array
+    started: bool  # by the user
     kind: Kind
 
 
@@ -94,8 +95,8 @@ class FactorGraph:
         - `shape`: at least one axis.
         - `prior`: broadcast to `shape`; None for none at all (nothing known).
         - `block`: the last axis is one vector variable with a full covariance.
-        - `start`: where nonlinear factors are linearised while nothing is known of a variable; by default the prior
-            mean, or 0.
+        - `start`: where nonlinear and robust factors are linearised at first, and as long as nothing is known of a
+            variable; by default the prior mean, or 0.
         - `kind`: "parameter" or "activation", for `gbp.Damping`.
 
         **Returns:** the variable; index it to connect factors to it.
@@ -115,7 +116,8 @@ class FactorGraph:
             point = prior.mean
         else:
             point = self._values(name, start, shape, "start")
-        self._entries[name] = _Entry(Variable(name, shape, block), prior, jnp.asarray(point, self.dtype), kind)
+        point = jnp.asarray(point, self.dtype)
+        self._entries[name] = _Entry(Variable(name, shape, block), prior, point, start is not None, kind)
         self._laid_out.clear()
         return self._entries[name].variable
 
@@ -213,7 +215,7 @@ class FactorGraph:
         renamed = {}
         for name, e in other._entries.items():
             variable = dataclasses.replace(e.variable, name=prefix + name)
-            self._entries[prefix + name] = _Entry(variable, e.prior.astype(self.dtype), e.start, e.kind)
+            self._entries[prefix + name] = dataclasses.replace(e, variable=variable, prior=e.prior.astype(self.dtype))
             renamed[name] = variable
         for name, f in other._factors.items():
             self._factors[prefix + name] = _renamed(f, prefix + name, renamed)
@@ -303,7 +305,8 @@ class FactorGraph:
         values = {name: jnp.asarray(seen[name][0], self.dtype) for name in fixed}
         zeros = {name: jnp.zeros(p.shape, self.dtype) for name, p in used.items()}
         frozen = tuple(_freeze(g, {**zeros, **values}) if g.linear and g.slots else None for g in groups)
-        return Problem(groups, frozen, used, start, values, proper)
+        started = frozenset(name for name in used if self._entries[name].started)
+        return Problem(groups, frozen, used, start, values, proper, started)
 
     def energy(self, values: Mapping[str, Any]) -> dict[str, float]:
         """Energy of each factor group (Eq. 3 of the paper, with its 1/2), and of each prior as `"prior of x"`.

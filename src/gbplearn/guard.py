@@ -38,7 +38,8 @@ _WEIGHT_LIMIT = 1e6
 _INNER = 25  # iterations for one proximal step at most
 _MEMORY = 20  # earlier directions that a new one is made conjugate to
 _REST = 4  # steps whose gain estimates what is left
-_STALLED = 150  # iterations without progress of the residual that count as not converging
+_STALLED = 300  # iterations without progress of the residual that count as not converging ...
+_RESTLESS = 0.1  # ... if it is larger than this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +183,11 @@ class Guard:
                 continue
             if energies[-1] <= self.best_energy:
                 self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
-            grown = residuals[-1] > 10 * least and seen - least_at >= self.patience // 15
+            # Energy alone does not tell: value-matched robust factors raise it on the way to their fixed point.
+            grown = residuals[-1] > max(10 * least, 1.0) and seen - least_at >= self.patience // 30
             if grown and energies[-1] > 1.01 * self.best_energy:
                 return state, "diverging"
-            if seen - least_at >= self.patience:
+            if least > _RESTLESS and seen - least_at >= self.patience:
                 return state, "not converging"
 
     # Proximal phase.

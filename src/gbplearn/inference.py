@@ -237,7 +237,7 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
     if outcome.where is not None:
         g, iteration = outcome.where
         message = f"{message} (group '{names[g]}', iteration {iteration})"
-    if status is not Status.CONVERGED and len(residuals):
+    if status is not Status.CONVERGED and outcome.means is None:
         worst = int(np.argmax(residuals[-1]))
         message += f"; largest residual {residuals[-1, worst]:.2g} in group '{names[worst]}'"
     return Result(

@@ -22,6 +22,7 @@ class Problem(eqx.Module):
     start: dict[str, Array]  # linearisation point where nothing is known yet
     fixed: dict[str, Array]  # values of wholly observed variables
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
+    started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
         """The edge sets `(group, slot)` of a variable."""

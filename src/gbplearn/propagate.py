@@ -192,7 +192,8 @@ def visit(
         linear, scale = frozen, None
     else:
         means = {name: mean(name, old[name]) for name in group.variables}
-        points, stored = _refresh(options, state, g, means, old)
+        first = {n: jnp.where(visits == 0, problem.start[n], means[n]) for n in means if n in problem.started}
+        points, stored = _refresh(options, state, g, {**means, **first}, old)
         linear = _linearise(problem, g, points)
         measured = group.measure(_every_factor(group, group.y - linear.value))
         scale = measured.scale

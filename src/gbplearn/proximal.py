@@ -128,7 +128,7 @@ def step_problem(problem: Problem, centre: Values, load: dict[str, Array]) -> Pr
         eta = jnp.einsum("...ij,...j->...i", p.lam, centre[name]) if p.block else p.lam * centre[name]
         prior[name] = Gaussian(p.eta - eta, p.lam + load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
-    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper)
+    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper, frozenset())
 
 
 @jax.jit

@@ -1,0 +1,167 @@
+"""Fit a pose graph: a robot drives two rounds of a figure eight and finds out where it has been.
+
+Odometry says how each pose follows from the last one; its errors add up. Loop closures say where a pose lies relative
+to a much earlier one. A few of them are wrong, as when two places look alike: a robust energy has to find out which.
+
+On a graph with loops belief propagation counts evidence more than once: the means are good, the covariances too small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..factor import Factor
+from ..graph import FactorGraph
+from ..inference import Result, infer
+from ..robust import Tukey
+
+Poses = Float[np.ndarray, "n 3"]  # x and y in metres, heading in radians
+
+_ANCHOR_SIGMA = 0.01
+_NEAR, _FAR = 1.5, 5.0  # metres: true loop closures join poses nearer than this, wrong ones poses farther apart
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Drive and model; standard deviations of forward and sideways metres, and of radians."""
+
+    poses: int = 100
+    closures: int = 24
+    wrong: int = 4  # so many of the closures
+    odometry_sigma: tuple[float, float, float] = (0.05, 0.05, 0.015)
+    closure_sigma: tuple[float, float, float] = (0.15, 0.15, 0.08)
+    threshold: float = 5.0  # Tukey, of the closures, in standard deviations
+    damping: float = 0.3
+    iterations: int = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Drive:
+    """A true path, and what was measured of it."""
+
+    path: Poses
+    odometry: Poses  # of each pose but the first relative to the one before it
+    start: Poses  # the odometry added up
+    pairs: Int[np.ndarray, "closures 2"]
+    closures: Poses  # of the second pose of each pair relative to the first
+    wrong: Bool[np.ndarray, " closures"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What went in and what came out."""
+
+    drive: Drive
+    mean: Poses
+    covariance: Float[np.ndarray, "n 3 3"]
+    result: Result
+    seconds: float
+
+    def metrics(self) -> dict[str, float | int | str]:
+        """The numbers of results.json."""
+        return {
+            "rmse_odometry": position_rmse(self.drive.start, self.drive.path),
+            "rmse_gbp": position_rmse(self.mean, self.drive.path),
+            "closures": len(self.drive.wrong),
+            "wrong_closures": int(self.drive.wrong.sum()),
+            "iterations": self.result.iterations,
+            "status": str(self.result.status),
+            "seconds": self.seconds,
+        }
+
+
+def position_rmse(estimate: Poses, path: Poses) -> float:
+    """Root of the mean squared distance to the true positions, in metres."""
+    return float(np.sqrt(np.mean(np.sum((estimate - path)[:, :2] ** 2, axis=1))))
+
+
+def relative(a: Poses, b: Poses) -> Poses:
+    """Poses `b` as seen from poses `a`."""
+    c, s, d = np.cos(a[:, 2]), np.sin(a[:, 2]), (b - a)[:, :2]
+    turn = b[:, 2] - a[:, 2]
+    ahead, left = c * d[:, 0] + s * d[:, 1], c * d[:, 1] - s * d[:, 0]
+    return np.stack([ahead, left, np.arctan2(np.sin(turn), np.cos(turn))], axis=1)
+
+
+def drive(seed: int, settings: Settings) -> Drive:
+    """Two rounds of a figure eight, the second a little beside the first."""
+    rng = np.random.default_rng(seed)
+    count = settings.poses
+    t = np.linspace(0, 4 * np.pi, count)
+    position = np.stack([8 * np.sin(t) + 0.5 * np.cos(t / 2), 4.2 * np.sin(2 * t) + 0.7 * np.sin(t / 2)], axis=1)
+    velocity = np.stack([8 * np.cos(t) - 0.25 * np.sin(t / 2), 8.4 * np.cos(2 * t) + 0.35 * np.cos(t / 2)], axis=1)
+    path = np.column_stack([position, np.arctan2(velocity[:, 1], velocity[:, 0])])
+
+    odometry = relative(path[:-1], path[1:])
+    odometry = odometry + np.array(settings.odometry_sigma) * rng.standard_normal(odometry.shape)
+    start = _added_up(path[0], odometry)
+
+    distance = np.linalg.norm(position[:, None] - position[None], axis=2)
+    number = np.arange(count)
+    apart = number[None] - number[:, None] > count // 10
+    near = np.argwhere((distance < _NEAR) & apart)
+    far = np.argwhere((distance > _FAR) & apart)
+    right = near[np.linspace(0, len(near) - 1, settings.closures - settings.wrong).astype(int)]
+    pairs = np.concatenate([right, far[rng.choice(len(far), settings.wrong, replace=False)]])
+    wrong = np.arange(settings.closures) >= len(right)
+    closures = relative(path[pairs[:, 0]], path[pairs[:, 1]])
+    # A wrong closure takes two places for one: the poses seem to be near each other.
+    closures[wrong, :2] = rng.uniform(-1, 1, (settings.wrong, 2))
+    closures[wrong, 2] = rng.uniform(-np.pi, np.pi, settings.wrong)
+    closures += np.array(settings.closure_sigma) * rng.standard_normal(closures.shape)
+    return Drive(path, odometry, start, pairs, closures, wrong)
+
+
+def _added_up(first: np.ndarray, odometry: Poses) -> Poses:
+    out = [first]
+    for ahead, left, turn in odometry:
+        x, y, heading = out[-1]
+        c, s = np.cos(heading), np.sin(heading)
+        out.append(np.array([x + c * ahead - s * left, y + s * ahead + c * left, heading + turn]))
+    return np.stack(out)
+
+
+def fit(seed: int, settings: Settings) -> Fitted:
+    """Drive, and fit the poses to what was measured."""
+    driven = drive(seed, settings)
+    begin = time.perf_counter()
+    result = infer(pose_graph(driven, settings), iterations=settings.iterations, damping=settings.damping, throw=False)
+    mean = np.asarray(result["pose"].mean, float)
+    seconds = time.perf_counter() - begin
+    return Fitted(driven, mean, np.asarray(result["pose"].covariance, float), result, seconds)
+
+
+def pose_graph(driven: Drive, settings: Settings) -> FactorGraph:
+    """Poses without a prior: the first is anchored, odometry and closures hold the others."""
+    graph = FactorGraph()
+    x = graph.variable("pose", driven.start.shape, block=True, start=driven.start)
+    graph.add(Factor(_itself, (x[0:1],), y=driven.start[0], sigma=_ANCHOR_SIGMA, linear=True, name="anchor"))
+    graph.add(Factor(_off, (driven.odometry, x[:-1], x[1:]), sigma=settings.odometry_sigma, name="odometry"))
+    one, other = driven.pairs.T
+    graph.add(
+        Factor(
+            _off,
+            (driven.closures, x[one], x[other]),
+            sigma=settings.closure_sigma,
+            robust=Tukey(settings.threshold),
+            name="closures",
+        )
+    )
+    return graph
+
+
+def _itself(a):
+    return a
+
+
+def _off(measured, a, b):
+    """How far pose `b` as seen from pose `a` is off what was measured; the angle wrapped, so `y` is 0."""
+    c, s, d = jnp.cos(a[2]), jnp.sin(a[2]), b[:2] - a[:2]
+    turn = b[2] - a[2] - measured[2]
+    ahead, left = c * d[0] + s * d[1], c * d[1] - s * d[0]
+    return jnp.stack([ahead - measured[0], left - measured[1], jnp.arctan2(jnp.sin(turn), jnp.cos(turn))])
