@@ -204,8 +204,8 @@ def tables(report: dict) -> str:
     c = report["compile"]
     out += [
         "",
-        f"Tracing and compiling five groups took {c['1000']:.2f} CPU seconds for 10^3 factors and {c['1000000']:.2f} for "
-        f"10^6: a ratio of {c['ratio']:.2f}.",
+        f"Tracing and compiling five groups took {c['1000']:.2f} CPU seconds for 10^3 factors and "
+        f"{c['1000000']:.2f} for 10^6: a ratio of {c['ratio']:.2f}.",
     ]
     return "\n".join(out)
 

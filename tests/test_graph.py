@@ -122,6 +122,8 @@ def test_shared_edges_are_sums_over_the_factors():
         (lambda g, x: g.tie("x", "q"), "no variable 'q'"),
         (lambda g, x: g.energy({}), "no value for variable 'x'"),
         (lambda g, x: gbp.infer(g), "no factors"),
+        (lambda g, x: gbp.FactorGraph(dtype="float64"), "64-bit mode"),
+        (lambda g, x: gbp.FactorGraph(dtype="int32"), "must be float32 or float64"),
         (lambda g, x: g.add(gbp.Factor(same, (Variable("other", (4,))[:],), sigma=1.0)), "'other'.*not a variable"),
     ],
 )  # fmt: skip

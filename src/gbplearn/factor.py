@@ -67,7 +67,12 @@ class Factor:
         put("factors", self._count())
         for variable in {a.variable.name for a in self.views}:
             check_once(self.name, self.factors, [v for v in self.views if v.variable.name == variable])
+        if self.robust is not None and not isinstance(self.robust, Kernel):
+            raise ValueError(
+                f"factor '{self.name}': robust must be gbp.Tukey(...) or gbp.Huber(...), got {self.robust!r}"
+            )
         put("h_shape", self._measure())
+        self._check_jacobian_shapes()
         put("y", self._observation())
         put("noise", self._noise())
         put("switch_axes", self._switch_axes())
@@ -117,14 +122,35 @@ class Factor:
             raise ValueError(f"factor '{self.name}' has no factors: an argument has a first axis of length 0")
         return long.pop() if long else 1
 
-    def _measure(self) -> tuple[int, ...]:
+    def _rows(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of the arguments of `h`."""
         floating = jnp.result_type(float)
-        rows = [
+        return [
             jax.ShapeDtypeStruct(a.row_shape, floating)
             if isinstance(a, View)
             else jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype)
             for a in self.args
         ]
+
+    def _check_jacobian_shapes(self) -> None:
+        if self.jacobian is None:
+            return
+        rows = self._rows()
+        try:
+            given = jax.eval_shape(self.jacobian, *rows)
+            shapes = [g.shape for g in given]
+        except Exception as error:
+            text = str(error).split("\n")[0]
+            raise ValueError(f"factor '{self.name}': jacobian failed: {text}") from error
+        right = [(*self.h_shape, *r.shape) for r in rows]
+        wrong = len(shapes) != len(right) or any(
+            s != r for s, r, a in zip(shapes, right, self.args) if isinstance(a, View)
+        )
+        if wrong:
+            raise ValueError(f"factor '{self.name}': jacobian must return arrays of shapes {right}, returns {shapes}")
+
+    def _measure(self) -> tuple[int, ...]:
+        rows = self._rows()
         try:
             out = jax.eval_shape(self.h, *rows)
         except Exception as error:
@@ -145,7 +171,6 @@ class Factor:
             raise ValueError(f"factor '{self.name}': {what} must be an array of numbers") from None
         target = (self.factors, *self.h_shape)
         try:
-            np.broadcast_shapes(array.shape, target)
             np.broadcast_to(array, target)
         except ValueError:
             raise ValueError(
@@ -170,7 +195,10 @@ class Factor:
                 raise ValueError(f"factor '{self.name}': every sigma must be > 0")
             return s * s
         m = self.outputs
-        c = np.asarray(self.covariance, float)
+        try:
+            c = np.asarray(self.covariance, float)
+        except (ValueError, TypeError):
+            raise ValueError(f"factor '{self.name}': covariance must be an array of numbers") from None
         if c.shape not in ((m, m), (self.factors, m, m)):
             raise ValueError(
                 f"factor '{self.name}': covariance has shape {c.shape}, must be {(m, m)} or {(self.factors, m, m)}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
@@ -74,7 +76,8 @@ class Gaussian(eqx.Module):
         c = _floats(covariance, "covariance").astype(m.dtype)
         if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
             raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
-        if not _traced(c) and not bool(jnp.all(linalg.scaled_cholesky(c)[2])):
+        symmetric = _traced(c) or np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-4, atol=0)
+        if not symmetric or not (_traced(c) or bool(jnp.all(linalg.scaled_cholesky(c)[2]))):
             raise ValueError("Gaussian.from_moments: every covariance must be symmetric and positive definite")
         shape = jnp.broadcast_shapes(m.shape, c.shape[:-1])
         lam = linalg.spd_inverse(jnp.broadcast_to(c, (*shape, shape[-1])))
@@ -159,11 +162,14 @@ class Gaussian(eqx.Module):
 
     def __getitem__(self, index) -> Gaussian:
         """A part of the array of Gaussians; in block form the last axis stays whole."""
-        eta = self.eta[index]
-        lam = self.lam[index]
-        if self.block and (eta.ndim == 0 or eta.shape[-1] != self.shape[-1]):
-            raise IndexError("the last axis of Gaussians in block form is one variable and cannot be indexed")
-        return Gaussian(eta, lam)
+        if not self.block:
+            return Gaussian(self.eta[index], self.lam[index])
+        try:
+            units = np.arange(math.prod(self.shape[:-1])).reshape(self.shape[:-1])[index]
+        except IndexError as error:
+            raise IndexError(f"Gaussians in block form are indexed without their last axis: {error}") from None
+        d = self.shape[-1]
+        return Gaussian(self.eta.reshape(-1, d)[units], self.lam.reshape(-1, d, d)[units])
 
     def _same_form(self, other: Gaussian) -> None:
         if self.block != other.block:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from .factor import Factor
-from .gaussian import POINT, Gaussian, Numbers
+from .gaussian import Gaussian, Numbers
 from .group import Group, Linear, make_group
 from .problem import Problem
 from .view import Variable, View, check_once
@@ -45,6 +45,10 @@ class FactorGraph:
 
     def __init__(self, *, dtype: Any = None):
         self.dtype = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
+        if self.dtype not in (jnp.float32, jnp.float64):
+            raise ValueError(f"FactorGraph: dtype must be float32 or float64, got {self.dtype}")
+        if self.dtype == jnp.float64 and not jax.config.read("jax_enable_x64"):
+            raise ValueError("FactorGraph: float64 needs JAX's 64-bit mode: jax.config.update('jax_enable_x64', True)")
         self._entries: dict[str, _Entry] = {}
         self._factors: dict[str, Factor] = {}
         self._evidence: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
@@ -109,6 +113,8 @@ class FactorGraph:
             raise ValueError(f"variable '{name}': shape {shape} must have at least {axes}, none of length 0")
         if kind not in ("activation", "parameter"):
             raise ValueError(f"variable '{name}': kind must be 'activation' or 'parameter', got {kind!r}")
+        if prior is not None and not isinstance(prior, Gaussian):
+            raise ValueError(f"variable '{name}': prior must be a gbp.Gaussian, got {prior!r}")
         if prior is None:
             prior = Gaussian.flat(shape, block=block, dtype=self.dtype)
         prior = self._fit_prior(name, prior, shape, block)
@@ -116,6 +122,8 @@ class FactorGraph:
             point = prior.mean
         else:
             point = self._values(name, start, shape, "start")
+            if not np.isfinite(point).all():
+                raise ValueError(f"variable '{name}': start holds NaN or infinity")
         point = jnp.asarray(point, self.dtype)
         self._entries[name] = _Entry(Variable(name, shape, block), prior, point, start is not None, kind)
         self._laid_out.clear()
@@ -130,8 +138,15 @@ class FactorGraph:
             prior = prior.broadcast_to(shape)
         except ValueError:
             raise ValueError(f"variable '{name}': prior of shape {prior.shape} does not fit shape {shape}") from None
-        diagonal = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if block else prior.lam
-        if not (bool(jnp.all(jnp.isfinite(prior.eta))) and bool(jnp.all(diagonal >= 0))):
+        lam = np.asarray(prior.lam, float)
+        sound = np.isfinite(np.asarray(prior.eta)).all() and np.isfinite(lam).all()
+        if sound and block:
+            diagonal = np.diagonal(lam, axis1=-2, axis2=-1)
+            least = np.linalg.eigvalsh((lam + np.swapaxes(lam, -1, -2)) / 2).min(-1)
+            sound = bool((least >= -1e-5 * diagonal.max(-1)).all())
+        elif sound:
+            sound = bool((lam >= 0).all())
+        if not sound:
             raise ValueError(f"variable '{name}': the prior has a negative precision or is not finite")
         return prior.astype(self.dtype)
 
@@ -213,11 +228,13 @@ class FactorGraph:
         if clash:
             raise ValueError(f"include: the name '{clash[0]}' is taken; give another prefix")
         renamed = {}
-        for name, e in other._entries.items():
+        for name, e in list(other._entries.items()):
             variable = dataclasses.replace(e.variable, name=prefix + name)
-            self._entries[prefix + name] = dataclasses.replace(e, variable=variable, prior=e.prior.astype(self.dtype))
+            self._entries[prefix + name] = dataclasses.replace(
+                e, variable=variable, prior=e.prior.astype(self.dtype), start=e.start.astype(self.dtype)
+            )
             renamed[name] = variable
-        for name, f in other._factors.items():
+        for name, f in list(other._factors.items()):
             self._factors[prefix + name] = _renamed(f, prefix + name, renamed)
         self._tied.update({prefix + a: prefix + b for a, b in other._tied.items()})
         self._evidence.update({prefix + a: e for a, e in other._evidence.items()})
@@ -232,18 +249,21 @@ class FactorGraph:
         keep, drop = self._canonical(first), self._canonical(second)
         if keep == drop:
             return
-        if drop in self._evidence:
-            if keep in self._evidence:
-                raise ValueError(f"tie: '{first}' and '{second}' are both observed; release one")
-            self._evidence[keep] = self._evidence.pop(drop)
+        if drop in self._evidence and keep in self._evidence:
+            raise ValueError(f"tie: '{first}' and '{second}' are both observed; release one")
         self._tied[drop] = keep
-        self._laid_out.clear()
         try:
             for factor in self._factors.values():
                 self._resolved(factor)
         except ValueError:
             del self._tied[drop]
             raise
+        if drop in self._evidence:
+            self._evidence[keep] = self._evidence.pop(drop)
+        kept, dropped = self._entries[keep], self._entries[drop]
+        if dropped.started and not kept.started:
+            self._entries[keep] = dataclasses.replace(kept, start=dropped.start, started=True)
+        self._laid_out.clear()
 
     def _canonical(self, name: str) -> str:
         self._entry(name)
@@ -282,7 +302,8 @@ class FactorGraph:
         """
         seen = dict(self._evidence)
         for name, value in (evidence or {}).items():
-            value, mask = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
+            masked = isinstance(value, tuple) and len(value) == 2 and np.asarray(value[1]).dtype == bool
+            value, mask = value if masked else (value, None)
             checked = self._check_evidence(name, value, mask)
             seen[self._canonical(name)] = checked
         fixed = frozenset(name for name, (_, mask) in seen.items() if mask is None)
@@ -326,11 +347,8 @@ class FactorGraph:
             full[name] = jnp.asarray(self._values(name, given, prior.shape, "value"), self.dtype)
         groups, priors = _energies(problem, full)
         out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
-        return {**out, **{f"prior of {name}": float(e) for name, e in priors.items() if not self._flat(name)}}
-
-    def _flat(self, name: str) -> bool:
-        prior = self._entries[name].prior
-        return bool(jnp.all(prior.lam == 0)) or bool(jnp.all(prior.lam >= POINT))
+        proper = [name for name, p in self.priors().items() if name in priors and bool(jnp.any(p.lam != 0))]
+        return {**out, **{f"prior of {name}": float(priors[name]) for name in proper}}
 
 
 _energies = jax.jit(lambda problem, values: problem.energies(values))
@@ -338,10 +356,15 @@ _linearise = jax.jit(lambda group, values: group.linearise(values))
 
 
 def _freeze(group: Group, values: dict[str, Array]) -> Linear:
-    """Linearise a linear group once, at 0. What is the same for all factors is kept once."""
+    """Linearise a linear group once, at 0. What is the same for all factors is kept once.
+
+    Not where observed variables enter: their next values would change the shapes, and compile everything again.
+    """
     linear = _linearise(group, values)
     if not all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(linear)):
         raise ValueError(f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True")
+    if group.fixed:
+        return linear
     return jax.tree.map(lambda x: x[:1] if bool(jnp.all(x == x[:1])) else x, linear)
 
 

@@ -99,8 +99,6 @@ class Group(eqx.Module):
         """Map a function of one factor over all; arguments that are shared stay single."""
         axes = [None if r.shape[0] == 1 and self.factors > 1 else 0 for r in rows]
         rows = [r[0] if a is None else r for r, a in zip(rows, axes)]
-        if all(a is None for a in axes):  # every argument shared: all factors measure the same
-            return jax.tree.map(lambda a: jnp.broadcast_to(a, (self.factors, *a.shape)), function(*rows))
         return jax.vmap(function, in_axes=axes)(*rows)
 
     def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
@@ -182,6 +180,10 @@ def make_group(
     - `fixed`: variables that are wholly observed.
     - `proper`: variables whose prior is proper everywhere.
     """
+    noise = jnp.asarray(factor.noise, dtype)
+    variances = noise if noise.ndim == 2 else jnp.diagonal(noise, axis1=-2, axis2=-1)
+    if not bool(jnp.all((variances > 1e3 * jnp.finfo(dtype).tiny) & jnp.isfinite(variances))):
+        raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
     parts: dict[str, list[Any]] = {"slots": [], "fixed": [], "constants": []}
     arguments = []
     for argument, view in zip(factor.args, views):
@@ -200,7 +202,7 @@ def make_group(
         tuple(parts["fixed"]),
         tuple(parts["constants"]),
         jnp.asarray(factor.y, dtype),
-        jnp.asarray(factor.noise, dtype),
+        noise,
         factor.robust,
         name=factor.name,
         h=factor.h,

@@ -198,6 +198,12 @@ class Guard:
         reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
         precision = self._positive(proximal.precisions(problem, state))
         self.did.append("proximal factors")
+        broken = proximal.broken_group(problem, centre)
+        if broken is not None:
+            self.did.append(
+                f"h or its Jacobian is not finite at the best means of group '{problem.groups[broken].name}'"
+            )
+            return self._give_up(state, centre, (broken, self.done))
         weight, refused, inner_tolerance = _FIRST_WEIGHT, 0, 1e-2
         down, memory, gains = proximal.descent(problem, centre), [], []
         converged = False
@@ -214,8 +220,11 @@ class Guard:
                 memory = []  # rounding has worn the old directions out
                 continue
             if moved is None or direction is None:
-                # Not even a fresh step lowers the energy. If the last ones hardly did, that is rounding.
-                if len(gains) >= _REST and np.sqrt(2 * sum(gains[-_REST:])) < 10 * self.tolerance:
+                # Not even a fresh step lowers the energy. If the last ones hardly did, or if this one (a share of at
+                # most 1 / (1 + weight) of what is left) promises next to nothing, that is rounding.
+                promise = np.inf if answer is None else abs(float(proximal.inner(down, answer))) * (1 + weight)
+                hardly = len(gains) >= _REST and np.sqrt(2 * sum(gains[-_REST:])) < 10 * self.tolerance
+                if hardly or np.sqrt(promise) < 10 * self.tolerance:
                     converged = True
                     break
                 weight, refused, memory = weight * 4, refused + 1, []
@@ -233,7 +242,15 @@ class Guard:
             inner_tolerance = float(np.clip(0.05 * np.sqrt(2 * gain), 0.1 * self.tolerance, 1e-2))
         self.did.append(f"iteration {self.done}: weight {weight:g}, {len(gains)} steps, {refused} refused")
         state = self._settle(state, centre)
+        if not proximal.finite(state.messages) or not (converged or weight <= _WEIGHT_LIMIT):
+            return self._give_up(state, centre, self._where())
         return self._end(state, centre, converged=converged)
+
+    def _give_up(self, state: State, x: Values, where: tuple[int, int]) -> Outcome:
+        """Nothing helped: the best means, with the precisions of the messages if these are sound."""
+        if not proximal.finite(state.messages):
+            state = self._with_points(empty_state(self.problem, state.key, self._keeps_points(state)), x)
+        return self._end(state, x, converged=False, failed=True, where=where)
 
     def _positive(self, precision: dict[str, Array]) -> dict[str, Array]:
         """Variables of which nothing is known still need a weight to hold them."""

@@ -82,7 +82,7 @@ class Result(Mapping[str, Gaussian]):
     @property
     def residual(self) -> float:
         """Residual of the last iteration."""
-        return float(self.trace.residual[-1]) if len(self.trace.residual) else float("inf")
+        return float(self.trace.residual[-1]) if len(self.trace.residual) else 0.0
 
     @property
     def log_evidence(self) -> float:
@@ -165,6 +165,21 @@ def _check_state(problem: Problem, state: State) -> None:
         raise ValueError("the state belongs to another graph, or to one with other variables wholly observed")
 
 
+def _carry_over(result: Result, problem: Problem) -> State:
+    """The messages of a result, as far as they go to variables that are not wholly observed now."""
+    new, old = problem, result._problem
+    state = empty_state(new, result.state.key, any(p is not None for p in result.state.points))
+    if [g.name for g in new.groups] != [g.name for g in old.groups]:
+        return result.state  # of another graph, which the caller finds out
+    rows = []
+    for a, b, fresh, known in zip(new.groups, old.groups, state.messages, result.state.messages):
+        kept = {place: known[i] for place, (kind, i) in enumerate(b.arguments) if kind == "slots"}
+        places = [place for place, (kind, _) in enumerate(a.arguments) if kind == "slots"]
+        rows.append(tuple(kept.get(place, m) for place, m in zip(places, fresh)))
+    points = result.state.points if new.prior.keys() == old.prior.keys() else state.points
+    return State(tuple(rows), points, result.state.visits, result.state.key)
+
+
 def infer(
     graph: FactorGraph,
     *,
@@ -210,7 +225,9 @@ def infer(
     if init is None:
         state = empty_state(problem, jax.random.PRNGKey(seed), relinearise != 1)
     else:
-        state = init.state if isinstance(init, Result) else init
+        if not isinstance(init, (Result, State)):
+            raise TypeError(f"init must be a gbp.Result or a gbp.State, got {type(init).__name__}")
+        state = _carry_over(init, problem) if isinstance(init, Result) else init
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
     outcome = Guard(problem, options, iterations, tolerance, guard).run(state)
@@ -234,12 +251,17 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         {n: switched[:, i] for i, n in enumerate(names)},
     )
     message = status.value
+    unknown = [n for n, b in found.items() if problem.touching(n) and not bool(jnp.all(b.proper))]
+    if unknown and status is Status.CONVERGED:
+        message += f"; not everything is known of {', '.join(unknown)}"
     if outcome.where is not None:
         g, iteration = outcome.where
         message = f"{message} (group '{names[g]}', iteration {iteration})"
     if status is not Status.CONVERGED and outcome.means is None:
         worst = int(np.argmax(residuals[-1]))
         message += f"; largest residual {residuals[-1, worst]:.2g} in group '{names[worst]}'"
+    if outcome.did and outcome.failed:
+        message += f" ({outcome.did[-1]})"
     return Result(
         _by_name(graph, problem, found), status, message, len(residuals), trace, tuple(outcome.did), outcome.state,
         problem, graph,

@@ -109,8 +109,9 @@ def general_messages(
     residual = residual * whiten
     edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
     factored = [linalg.scaled_cholesky(e.cavity.lam) for e in edges]
-    if all(e.proper for e in edges):
+    if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
         return _definite(edges, factored, residual, covariance)
+    # Blocks with a proper prior too: along a direction that is 1e4 times vaguer than another float32 sees no precision.
     return lax.cond(
         jnp.all(jnp.stack([jnp.all(good) for _, _, good in factored])),
         lambda: _definite(edges, factored, residual, covariance),

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from . import linalg
 from .edges import Edges
 from .gaussian import POINT, Gaussian
 from .group import Group, Linear
@@ -124,7 +123,7 @@ def pooled(problem: Problem, state: State, g: int, s: int) -> Gaussian:
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
     """The mean, or the start where nothing (or in a block, not everything) is known.
 
-    `proper`: known to be so; spares the search for unknown directions.
+    `proper`: known to be so; spares scalars the question.
     """
     if not gaussian.block:
         if proper:
@@ -132,8 +131,6 @@ def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
         known = gaussian.lam > 0
         return jnp.where(known, gaussian.eta / jnp.where(known, gaussian.lam, 1), start)
     shift = gaussian.eta - jnp.einsum("...ij,...j->...i", gaussian.lam, start)
-    if proper:
-        return start + linalg.spd_solve(gaussian.lam, shift[..., None])[..., 0]
     return start + Gaussian(shift, gaussian.lam).mean
 
 

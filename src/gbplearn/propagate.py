@@ -189,7 +189,7 @@ def visit(
     frozen, stored, measured, means, visits = problem.frozen[g], None, None, None, state.visits[g]
     if frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
-        linear, scale = frozen, None
+        linear, scale, stored = frozen, None, state.points[g]
     else:
         means = {name: mean(name, old[name]) for name in group.variables}
         first = {n: jnp.where(visits == 0, problem.start[n], means[n]) for n in means if n in problem.started}
@@ -233,7 +233,7 @@ def visit(
         full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
         changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
         worst = jnp.max(jnp.stack(changes))
-        if stored is not None and isinstance(options.relinearise, int):
+        if frozen is None and stored is not None and isinstance(options.relinearise, int):
             # Between two linearisations messages come to rest that the next one will move again.
             fresh = visits % options.relinearise == 0
             worst = jnp.where(fresh, worst, jnp.maximum(worst, latest.residual[g]))
@@ -274,9 +274,8 @@ def _every_factor(group: Group, residual: Array) -> Array:
 
 def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
     """The groups of one iteration, or None if the schedule picks them one by one."""
-    active = problem.active()
-    order = options.schedule.order(tuple(problem.groups[g].name for g in active))
-    return None if order is None else tuple(active[i] for i in order)
+    order = options.schedule.order(tuple(group.name for group in problem.groups))
+    return None if order is None else tuple(g for g in order if problem.groups[g].slots)
 
 
 def iterate(problem: Problem, state: State, options: Options, latest: Latest, watch: Array) -> tuple[State, Latest]:
@@ -286,7 +285,7 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest, wa
         for g in order:
             state, latest = visit(problem, state, options, latest, g, watch)
         return state, latest
-    active = problem.active()
+    active, watch = problem.active(), jnp.asarray(True)  # what is picked next depends on what is seen
 
     def picked(_, carry: tuple[State, Latest]) -> tuple[State, Latest]:
         state, latest = carry

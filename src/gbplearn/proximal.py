@@ -158,6 +158,13 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
 
 
 current_means = jax.jit(all_means)
+_linearised = jax.jit(lambda group, values: group.linearise(values))
+
+
+def broken_group(problem: Problem, x: Values) -> int | None:
+    """The first group whose `h` or Jacobian is not finite at `x`."""
+    full = {**x, **problem.fixed}
+    return next((g for g in problem.active() if not finite(_linearised(problem.groups[g], full))), None)
 
 
 @jax.jit
