@@ -4,7 +4,7 @@ Plain belief propagation runs until it converges, or until the guard sees it div
 energy at the means has risen above the best one. Then, always from the best means seen so far,
 
 1. messages are damped more;
-2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x belief precision)` that holds it near a
+2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x precision)` that holds it near a
    centre `c` (Johnson et al. 2009). For a linear graph, belief propagation with enough weight `gamma` converges to
    `c - (H + Gamma)^-1 grad E(c)`: a preconditioned descent step, found by messages. Taking that step alone would need
    as many rounds as the graph is ill-conditioned, so each step is made conjugate to the last ones (flexible
@@ -24,7 +24,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from . import proximal
 from .gaussian import Gaussian
@@ -196,7 +195,6 @@ class Guard:
         """Conjugate proximal steps from `centre` until the energy is at rest."""
         problem = self.problem
         reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
-        precision = self._positive(proximal.precisions(problem, state))
         self.did.append("proximal factors")
         broken = proximal.broken_group(problem, centre)
         if broken is not None:
@@ -208,7 +206,7 @@ class Guard:
         down, memory, gains = proximal.descent(problem, centre), [], []
         converged = False
         while self.left > reserve and weight <= _WEIGHT_LIMIT:
-            state, answer = self._inner_solve(state, precision, centre, weight, inner_tolerance)
+            state, answer = self._inner_solve(state, centre, weight, inner_tolerance)
             moved, direction = None, None
             if answer is not None:
                 if proximal.at_rest(down, answer):
@@ -252,13 +250,9 @@ class Guard:
             state = self._with_points(empty_state(self.problem, state.key, self._keeps_points(state)), x)
         return self._end(state, x, converged=False, failed=True, where=where)
 
-    def _positive(self, precision: dict[str, Array]) -> dict[str, Array]:
-        """Variables of which nothing is known still need a weight to hold them."""
-        return jax.tree.map(lambda lam: jnp.where(jnp.any(lam > 0), lam, jnp.ones_like(lam)), precision)
-
-    def _inner_solve(self, state: State, precision: dict[str, Array], centre: Values, weight: float, tolerance: float):
+    def _inner_solve(self, state: State, centre: Values, weight: float, tolerance: float):
         """Messages with proximal factors: the step they settle at, or None if they do not settle."""
-        problem = proximal.step_problem(self.problem, centre, jax.tree.map(lambda lam: weight * lam, precision))
+        problem = proximal.step_problem(self.problem, centre, jnp.asarray(weight, next(iter(centre.values())).dtype))
         state = proximal.recentre(problem, state, problem.start)
         if not proximal.finite(state.messages):
             state = empty_state(problem, state.key, self._keeps_points(state))
@@ -290,9 +284,7 @@ class Guard:
 
     def _settle(self, state: State, x: Values) -> State:
         """Precisions of plain belief propagation on the graph linearised at `x`, all message means at `x`."""
-        problem = proximal.step_problem(
-            self.problem, x, {n: jnp.zeros_like(p.lam) for n, p in self.problem.prior.items()}
-        )
+        problem = proximal.step_problem(self.problem, x, jnp.zeros((), next(iter(x.values())).dtype))
         # Nothing to say about the means: every residual and every prior mean is zero, and so every message's.
         problem = dataclasses.replace(
             problem,

@@ -11,9 +11,9 @@ from jax import Array
 
 from . import linalg
 from .gaussian import POINT, Gaussian
-from .group import Group, Linear
+from .group import Group, Linear, Slot
 from .linalg import add_all
-from .problem import Messages, Problem, State, all_means, belief
+from .problem import Messages, Problem, State, all_means
 
 Values = dict[str, Array]
 
@@ -111,9 +111,15 @@ def total_energy(problem: Problem, x: Values) -> Array:
 
 
 @jax.jit
-def step_problem(problem: Problem, centre: Values, load: dict[str, Array]) -> Problem:
-    """The graph linearised at `centre`, about the step from there, with a proximal factor `N(0, load^-1)`."""
+def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
+    """The graph linearised at `centre`, about the step from there, with proximal factors `N(0, (weight D)^-1)`.
+
+    `D` is the precision that each variable would have if the others were known, `lam_prior + sum J' Sy^-1 J`: belief
+    precisions are at most that, and come close where data are plenty; but those of messages that have diverged can be
+    anything.
+    """
     groups, frozen, prior = [], [], {}
+    load = {name: _unobserved(p, p.lam) for name, p in problem.prior.items()}
     full = {**centre, **problem.fixed}
     for group in problem.groups:
         linear = group.linearise(full) if group.slots else Linear(group.value(full), ())
@@ -123,23 +129,35 @@ def step_problem(problem: Problem, centre: Values, load: dict[str, Array]) -> Pr
             least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
             noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
         groups.append(dataclasses.replace(group, y=residual, noise=noise, robust=None))
+        for slot, j in zip(group.slots, linear.jacobians):
+            pooled = slot.edges.pool(_own_precision(groups[-1], slot, j))
+            load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
         frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
     for name, p in problem.prior.items():
         eta = jnp.einsum("...ij,...j->...i", p.lam, centre[name]) if p.block else p.lam * centre[name]
-        prior[name] = Gaussian(p.eta - eta, p.lam + load[name])
+        prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
     return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper, frozenset())
 
 
-@jax.jit
-def precisions(problem: Problem, state: State) -> dict[str, Array]:
-    """Belief precisions, those of observed units left out."""
-    out = {}
-    for name, prior in problem.prior.items():
-        lam = belief(problem, state, name).lam
-        largest = jnp.diagonal(lam, axis1=-2, axis2=-1).max(-1)[..., None, None] if prior.block else lam
-        out[name] = jnp.where(largest >= POINT / 2, 0, lam)
-    return out
+def _own_precision(group: Group, slot: Slot, j: Array) -> Array:
+    """`J' Sy^-1 J` of each edge."""
+    if group.scalar:
+        out = j * j / group.noise
+    else:
+        covariance = jnp.broadcast_to(group.covariance()[:, None], (*j.shape[:2], *group.covariance().shape[1:]))
+        out = linalg.transpose(j) @ linalg.spd_solve(covariance, j)
+        out = out if slot.block else out[..., 0, 0]
+    return jnp.broadcast_to(out, (group.factors, *out.shape[1:]))
+
+
+def _unobserved(prior: Gaussian, lam: Array) -> Array:
+    """Precisions, those of observed units set to zero."""
+    if prior.block:
+        largest = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1)[..., None, None]
+    else:
+        largest = prior.lam
+    return jnp.where(largest >= POINT / 2, 0, lam)
 
 
 @jax.jit
