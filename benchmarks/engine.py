@@ -41,8 +41,8 @@ def smoothing_graph(side: int, indexed: bool = False) -> gbp.FactorGraph:
     x = graph.variable("x", (side, side), prior=gbp.Gaussian.from_moments(image, 0.3))
     if indexed:
         i = np.arange(side * side).reshape(side, side)
-        flat = lambda a: np.unravel_index(a.ravel(), (side, side))  # noqa: E731
-        across, down = (x[flat(i[:, :-1])], x[flat(i[:, 1:])]), (x[flat(i[:-1])], x[flat(i[1:])])
+        pairs = ((i[:, :-1], i[:, 1:]), (i[:-1], i[1:]))
+        across, down = (tuple(x[np.unravel_index(a.ravel(), (side, side))] for a in pair) for pair in pairs)
     else:
         across = x[:, :-1].reshape(-1), x[:, 1:].reshape(-1)
         down = x[:-1].reshape(-1), x[1:].reshape(-1)

@@ -9,7 +9,7 @@ from jax import Array
 from . import linalg
 from .gaussian import POINT, Gaussian
 from .linalg import add_all
-from .problem import Problem, State, belief, pooled
+from .problem import Problem, State, belief, cavity, pooled
 
 
 @jax.jit
@@ -82,17 +82,15 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     for s, (slot, j) in enumerate(zip(group.slots, linear.jacobians)):
         each = state.messages[g][s].on_edges(slot.edges)
         outside = _outside(problem, state, g, s)
-        cavity = jax.tree.map(slot.edges.spread, outside)
-        if not slot.edges.injective:
-            cavity = cavity * jax.tree.map(slot.edges.others, each)
-        lam = jnp.broadcast_to(cavity.lam, each.lam.shape)
+        seen = cavity(slot, outside, state.messages[g][s])
+        lam = jnp.broadcast_to(seen.lam, each.lam.shape)
         full = jnp.broadcast_to(slot.edges.spread(beliefs[slot.variable].lam), lam.shape)
         # A flat cavity's infinite variance cancels between S_f and the edge: a tiny precision stands in for zero.
         tiny = 100 * jnp.finfo(lam.dtype).eps
         if slot.block:
             floor = tiny * jnp.diagonal(full, axis1=-2, axis2=-1)
             lam = lam + floor[..., None] * jnp.eye(lam.shape[-1], dtype=lam.dtype)
-            lam = jnp.where(linalg.scaled_cholesky(cavity.lam)[2][..., None, None], cavity.lam, lam)
+            lam = jnp.where(linalg.scaled_cholesky(seen.lam)[2][..., None, None], seen.lam, lam)
             cov, jac = linalg.spd_inverse(lam), j
         else:
             lam = jnp.where(lam > 0, lam, tiny * full)

@@ -55,7 +55,9 @@ class Factor:
     name: str = ""
 
     def __post_init__(self):
-        put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
+        def put(field: str, value: Any) -> None:  # the only way to set a field of a frozen dataclass
+            object.__setattr__(self, field, value)
+
         if not self.name:
             name = getattr(self.h, "__name__", type(self.h).__name__)
             put("name", "factor" if name == "<lambda>" else name)

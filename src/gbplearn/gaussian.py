@@ -82,7 +82,7 @@ class Gaussian(eqx.Module):
         shape = jnp.broadcast_shapes(m.shape, c.shape[:-1])
         lam = linalg.spd_inverse(jnp.broadcast_to(c, (*shape, shape[-1])))
         m = jnp.broadcast_to(m, shape)
-        return cls(jnp.einsum("...ij,...j->...i", lam, m), lam)
+        return cls(linalg.information(lam, m), lam)
 
     @classmethod
     def point(cls, value: Numbers, *, block: bool = False) -> Gaussian:

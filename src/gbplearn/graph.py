@@ -13,7 +13,7 @@ from jax import Array
 
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
-from .group import Group, Linear, make_group
+from .group import Group, Linear, linearise, make_group
 from .problem import Problem
 from .view import Variable, View, check_once
 
@@ -352,7 +352,6 @@ class FactorGraph:
 
 
 _energies = jax.jit(lambda problem, values: problem.energies(values))
-_linearise = jax.jit(lambda group, values: group.linearise(values))
 
 
 def _freeze(group: Group, values: dict[str, Array]) -> Linear:
@@ -360,7 +359,7 @@ def _freeze(group: Group, values: dict[str, Array]) -> Linear:
 
     Not where observed variables enter: their next values would change the shapes, and compile everything again.
     """
-    linear = _linearise(group, values)
+    linear = linearise(group, values)
     if not all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(linear)):
         raise ValueError(f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True")
     if group.fixed:

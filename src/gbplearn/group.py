@@ -103,8 +103,7 @@ class Group(eqx.Module):
 
     def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
         """`h` of every factor at the values of the variables."""
-        flat = lambda *rows: jnp.reshape(self.h(*rows), (self.outputs,))  # noqa: E731
-        return self._over_factors(flat, self._rows(values))
+        return self._over_factors(lambda *rows: jnp.reshape(self.h(*rows), (self.outputs,)), self._rows(values))
 
     def linearise(self, values: dict[str, Array]) -> Linear:
         """Linearise at the values of the variables: Jacobians `(F, n)` if `scalar`, else `(F, n, M, d)`."""
@@ -167,6 +166,12 @@ class Group(eqx.Module):
         if self.noise.ndim == 3:
             return self.noise
         return self.noise[:, :, None] * jnp.eye(self.outputs, dtype=self.noise.dtype)
+
+
+@jax.jit
+def linearise(group: Group, values: dict[str, Array]) -> Linear:
+    """`group.linearise(values)`, compiled: for callers outside the loop."""
+    return group.linearise(values)
 
 
 def make_group(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import bethe
+from . import bethe, linalg
 from .gaussian import Gaussian
 from .graph import FactorGraph
 from .guard import Guard, Outcome
@@ -106,10 +106,10 @@ def _options(
         raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
-    numbers = lambda rows: jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows)  # noqa: E731
-    some = lambda rows: any(d > 0 for row in rows for d in row)  # noqa: E731
+    damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
+    damp, drop = (jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows) for rows in (damp, drop))
     every = jnp.asarray(5 if sum(g.edges for g in problem.groups) > LARGE else 1)
-    return Options(numbers(damp), numbers(drop), every, some(damp), some(drop), relinearise, schedule)
+    return Options(damp, drop, every, damped, dropping, relinearise, schedule)
 
 
 def init(
@@ -159,9 +159,11 @@ def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -
 
 
 def _check_state(problem: Problem, state: State) -> None:
-    shapes = lambda s: jax.tree.map(lambda x: (x.shape, x.dtype), s.messages)  # noqa: E731
-    expected = jax.eval_shape(lambda: empty_state(problem, state.key, False))
-    if jax.tree.structure(expected.messages) != jax.tree.structure(state.messages) or shapes(expected) != shapes(state):
+    expected = jax.eval_shape(lambda: empty_state(problem, state.key, False)).messages
+    pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(state.messages))
+    same = jax.tree.structure(expected) == jax.tree.structure(state.messages)
+    same = same and all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
+    if not same:
         raise ValueError("the state belongs to another graph, or to one with other variables wholly observed")
 
 
@@ -269,6 +271,4 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
 
 
 def _with_mean(gaussian: Gaussian, mean: jax.Array) -> Gaussian:
-    if gaussian.block:
-        return Gaussian(jnp.einsum("...ij,...j->...i", gaussian.lam, mean), gaussian.lam)
-    return Gaussian(gaussian.lam * mean, gaussian.lam)
+    return Gaussian(linalg.information(gaussian.lam, mean), gaussian.lam)

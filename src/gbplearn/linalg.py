@@ -183,6 +183,11 @@ def limit_inverse(finite: Float[Array, "*b n n"], infinite: Float[Array, "*b n n
     return projection @ spd_inverse(symmetric(inner)) @ projection
 
 
+def information(lam: Array, x: Array) -> Array:
+    """`lam x`: elementwise, or where `lam` has one axis more than `x` by matrices."""
+    return lam * x if lam.ndim == x.ndim else jnp.einsum("...ij,...j->...i", lam, x)
+
+
 def quadratic(a: Float[Array, "*b n n"], x: Float[Array, "*b n"]) -> Float[Array, "*b"]:
     """`x' a x`."""
     return jnp.einsum("...i,...ij,...j->...", x, a, x)

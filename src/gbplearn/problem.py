@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from . import linalg
 from .edges import Edges
 from .gaussian import POINT, Gaussian
-from .group import Group, Linear
+from .group import Group, Linear, Slot
 
 
 class Problem(eqx.Module):
@@ -120,6 +121,17 @@ def pooled(problem: Problem, state: State, g: int, s: int) -> Gaussian:
     return state.messages[g][s].on_units(problem.groups[g].slots[s].edges)
 
 
+def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
+    """What a factor sees of a variable: everything but its own message, multiplied up from the others.
+
+    `outside` is the product of the prior and all other edge sets of the variable.
+    """
+    spread = jax.tree.map(slot.edges.spread, outside)
+    if slot.edges.injective:
+        return spread
+    return spread * jax.tree.map(slot.edges.others, messages.on_edges(slot.edges))
+
+
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
     """The mean, or the start where nothing (or in a block, not everything) is known.
 
@@ -130,7 +142,7 @@ def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
             return gaussian.eta / gaussian.lam
         known = gaussian.lam > 0
         return jnp.where(known, gaussian.eta / jnp.where(known, gaussian.lam, 1), start)
-    shift = gaussian.eta - jnp.einsum("...ij,...j->...i", gaussian.lam, start)
+    shift = gaussian.eta - linalg.information(gaussian.lam, start)
     return start + Gaussian(shift, gaussian.lam).mean
 
 

@@ -15,7 +15,7 @@ from .gaussian import Gaussian
 from .group import Group, Linear, Slot
 from .linalg import add_all
 from .messages import Edge, general_messages, scalar_messages
-from .problem import Messages, Problem, State, belief_mean, pooled, prior_energy
+from .problem import Messages, Problem, State, belief_mean, cavity, pooled, prior_energy
 from .schedule import OnMovement, Schedule
 
 # Graphs with more edges than this are looked at every fifth iteration only.
@@ -61,14 +61,6 @@ def _inbound(problem: Problem, state: State, g: int) -> dict[str, Gaussian]:
 
 def _product(parts: list[Gaussian]) -> Gaussian:
     return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
-
-
-def _cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
-    """What a factor sees of a variable: everything but its own message, multiplied up from the others."""
-    spread = jax.tree.map(slot.edges.spread, outside)
-    if slot.edges.injective:
-        return spread
-    return spread * jax.tree.map(slot.edges.others, messages.on_edges(slot.edges))
 
 
 def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
@@ -180,12 +172,14 @@ def visit(
     own = [pooled(problem, state, g, s) for s in range(len(group.slots))]
     same = {name: [s for s, slot in enumerate(group.slots) if slot.variable == name] for name in group.variables}
     old = {name: _product([inbound[name], *(own[s] for s in same[name])]) for name in group.variables}
-    mean = lambda name, b: belief_mean(b, problem.start[name], name in problem.proper)  # noqa: E731
+
+    def mean(name: str, b: Gaussian) -> Array:
+        return belief_mean(b, problem.start[name], name in problem.proper)
 
     cavities = []
     for s, slot in enumerate(group.slots):
         outside = _product([inbound[slot.variable], *(own[i] for i in same[slot.variable] if i != s)])
-        cavities.append(_cavity(slot, outside, state.messages[g][s]))
+        cavities.append(cavity(slot, outside, state.messages[g][s]))
     frozen, stored, measured, means, visits = problem.frozen[g], None, None, None, state.visits[g]
     if frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere

@@ -11,7 +11,7 @@ from jax import Array
 
 from . import linalg
 from .gaussian import POINT, Gaussian
-from .group import Group, Linear, Slot
+from .group import Group, Linear, Slot, linearise
 from .linalg import add_all
 from .problem import Messages, Problem, State, all_means
 
@@ -36,10 +36,7 @@ def _prior_pull(problem: Problem, x: Values) -> Values:
     """Gradient of the priors' energies."""
     out = {}
     for name, p in problem.prior.items():
-        if p.block:
-            out[name] = jnp.einsum("...ij,...j->...i", p.lam, x[name]) - p.eta
-        else:
-            out[name] = p.lam * x[name] - p.eta
+        out[name] = linalg.information(p.lam, x[name]) - p.eta
     return out
 
 
@@ -91,7 +88,7 @@ def curvature(problem: Problem, x: Values, d: Values) -> Array:
         parts.append(jnp.sum(along * _weighted(group, along, scale)))
     for name, p in problem.prior.items():
         flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
-        along = jnp.einsum("...ij,...j->...i", p.lam, flat) if p.block else p.lam * flat
+        along = linalg.information(p.lam, flat)
         parts.append(jnp.vdot(flat, along))
     return add_all(parts)
 
@@ -134,7 +131,7 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
             load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
         frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
     for name, p in problem.prior.items():
-        eta = jnp.einsum("...ij,...j->...i", p.lam, centre[name]) if p.block else p.lam * centre[name]
+        eta = linalg.information(p.lam, centre[name])
         prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
     return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper, frozenset())
@@ -169,20 +166,19 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
         for slot, m in zip(group.slots, row):
             each = m.on_edges(slot.edges)
             at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
-            eta = jnp.einsum("...ij,...j->...i", each.lam, at) if slot.block else each.lam * at
+            eta = linalg.information(each.lam, at)
             new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
         groups.append(tuple(new))
     return State(tuple(groups), state.points, state.visits, state.key)
 
 
 current_means = jax.jit(all_means)
-_linearised = jax.jit(lambda group, values: group.linearise(values))
 
 
 def broken_group(problem: Problem, x: Values) -> int | None:
     """The first group whose `h` or Jacobian is not finite at `x`."""
     full = {**x, **problem.fixed}
-    return next((g for g in problem.active() if not finite(_linearised(problem.groups[g], full))), None)
+    return next((g for g in problem.active() if not finite(linearise(problem.groups[g], full))), None)
 
 
 @jax.jit
