@@ -79,7 +79,8 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     noise = group.covariance()
     spread_by_noise = jnp.zeros((group.factors, group.outputs, group.outputs), noise.dtype)
     edges = jnp.zeros((), noise.dtype)
-    for s, (slot, j) in enumerate(zip(group.slots, linear.jacobians)):
+    for s, (slot, operator) in enumerate(zip(group.slots, group.operators(linear))):
+        j = operator.each()
         each = state.messages[g][s].on_edges(slot.edges)
         outside = _outside(problem, state, g, s)
         seen = cavity(slot, outside, state.messages[g][s])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,9 +20,17 @@ from .view import View
 
 
 class Edges(eqx.Module):
-    """One edge set. `injective`: no unit occurs twice, so a pooled message is the message itself."""
+    """One edge set."""
 
-    injective: ClassVar[bool]
+    @property
+    @abc.abstractmethod
+    def injective(self) -> bool:
+        """No unit occurs twice, so a pooled message is the message itself."""
+
+    @property
+    @abc.abstractmethod
+    def row(self) -> int:
+        """n, the edges of one factor."""
 
     @property
     @abc.abstractmethod
@@ -49,7 +56,16 @@ class SliceEdges(Edges):
     slices: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     unit_shape: tuple[int, ...] = eqx.field(static=True)
     shape: tuple[int, int] = eqx.field(static=True)
-    injective: ClassVar[bool] = True
+
+    @property
+    def injective(self) -> bool:
+        """No unit occurs twice."""
+        return True
+
+    @property
+    def row(self) -> int:
+        """By the shape of the edges."""
+        return self.shape[1]
 
     @property
     def dense(self) -> bool:
@@ -88,7 +104,16 @@ class IndexEdges(Edges):
     index: Array  # (F, n): the unit of each edge
     edge_of: Array  # (units,): the edge of each unit, or F n where it has none
     unit_shape: tuple[int, ...] = eqx.field(static=True)
-    injective: ClassVar[bool] = True
+
+    @property
+    def injective(self) -> bool:
+        """No unit occurs twice."""
+        return True
+
+    @property
+    def row(self) -> int:
+        """By the shape of the index."""
+        return self.index.shape[1]
 
     @property
     def dense(self) -> bool:
@@ -122,7 +147,16 @@ class RepeatedEdges(Edges):
     unit_at: Array  # (units,): position of a unit in the joined buckets
     edge_at: Array  # (F n,): position of an edge in the joined, flattened buckets
     unit_shape: tuple[int, ...] = eqx.field(static=True)
-    injective: ClassVar[bool] = False
+
+    @property
+    def injective(self) -> bool:
+        """Units may occur in several factors."""
+        return False
+
+    @property
+    def row(self) -> int:
+        """By the shape of the index."""
+        return self.index.shape[1]
 
     @property
     def dense(self) -> bool:
@@ -153,7 +187,16 @@ class SharedEdges(Edges):
 
     inner: Edges  # of a group of one factor
     factors: int = eqx.field(static=True)
-    injective: ClassVar[bool] = False
+
+    @property
+    def injective(self) -> bool:
+        """Units may occur in several factors."""
+        return False
+
+    @property
+    def row(self) -> int:
+        """As in one factor."""
+        return self.inner.row
 
     @property
     def dense(self) -> bool:
@@ -171,6 +214,74 @@ class SharedEdges(Edges):
     def others(self, e: Array) -> Array:
         """Sum over the other factors."""
         return sum_of_others(e, 0)
+
+
+class AxesEdges(Edges):
+    """Edges on a grid of factors and row positions: a variable along some axes of it, repeated along the others.
+
+    A dense layer has factors `(batch, output)` and rows `(input,)`; its inputs are repeated along `output`, its
+    weights along `batch`.
+    """
+
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
+    axes: tuple[int, ...] = eqx.field(static=True)  # for each axis of the variable, the axis of the grid it lies along
+    grid: tuple[int, ...] = eqx.field(static=True)  # sizes of all axes: those of the factors, then one of the row
+    joined: tuple[int, ...] = eqx.field(static=True)  # unit_shape with axes that lie along one axis of the grid joined
+
+    def __init__(self, unit_shape: tuple[int, ...], axes: tuple[int, ...], grid: tuple[int, ...]):
+        self.unit_shape, self.axes, self.grid = tuple(unit_shape), tuple(axes), tuple(grid)
+        self.joined = tuple(grid[a] for a in axes)
+
+    @property
+    def row(self) -> int:
+        """The last axis of the grid."""
+        return self.grid[-1]
+
+    @property
+    def repeated(self) -> tuple[int, ...]:
+        """Axes of the grid along which the variable is repeated."""
+        return tuple(a for a, n in enumerate(self.grid) if a not in self.axes and n > 1)
+
+    @property
+    def injective(self) -> bool:
+        """Nothing is repeated."""
+        return not self.repeated
+
+    @property
+    def dense(self) -> bool:
+        """A grid covers the whole variable."""
+        return self.injective
+
+    def spread(self, x: Array) -> Array:
+        """Broadcast."""
+        trail = x.shape[len(self.unit_shape) :]
+        x = x.reshape(*self.joined, *trail)
+        order = sorted(range(len(self.axes)), key=lambda i: self.axes[i])
+        x = x.transpose(*order, *range(len(self.axes), x.ndim))
+        sizes = [n if a in self.axes else 1 for a, n in enumerate(self.grid)]
+        wide = jnp.broadcast_to(x.reshape(*sizes, *trail), (*self.grid, *trail))
+        return wide.reshape(-1, self.row, *trail)
+
+    def pool(self, e: Array) -> Array:
+        """Sum over the axes along which the variable is repeated."""
+        trail = e.shape[2:]
+        missing = tuple(a for a in range(len(self.grid)) if a not in self.axes)
+        e = jnp.broadcast_to(e, (math.prod(self.grid[:-1]), *e.shape[1:])).reshape(*self.grid, *trail).sum(missing)
+        left = sorted(self.axes)
+        e = e.transpose(*(left.index(a) for a in self.axes), *range(len(left), e.ndim))
+        return e.reshape(*self.unit_shape, *trail)
+
+    def others(self, e: Array) -> Array:
+        """Sum over the other places along the repeated axes."""
+        repeated = self.repeated
+        if not repeated:
+            return jnp.zeros_like(e)
+        wide = e.reshape(*self.grid, *e.shape[2:])
+        if len(repeated) == 1:
+            return sum_of_others(wide, repeated[0]).reshape(e.shape)
+        front = jnp.moveaxis(wide, repeated, range(len(repeated)))
+        out = sum_of_others(front.reshape(-1, *front.shape[len(repeated) :]), 0).reshape(front.shape)
+        return jnp.moveaxis(out, range(len(repeated)), repeated).reshape(e.shape)
 
 
 def make_edges(view: View, factors: int) -> Edges:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .gaussian import Numbers
+from .measurement import FactorKind, Function, Layout, Measurement
 from .robust import Kernel
 from .view import Variable, View, check_once
 
@@ -28,6 +29,7 @@ class Factor:
 
     - `h`: measurement function of one factor: takes one row of every argument, returns a scalar (M = 1) or an array,
         flattened to M. Must be a JAX function. Define it once and use it again: what is compiled is kept by function.
+        Or a `gbp.FactorKind`, which takes whole variables and has its own layout of factors.
     - `args`: views of variables, or plain arrays (known constants), in the order of `h`'s arguments. The first axis
         runs over the factors; a first axis of length 1 is shared by all.
     - `y`: measurement, broadcast to `(F,) + h's shape`.
@@ -43,7 +45,7 @@ class Factor:
     - `name`: how messages to the user call it; by default the name of `h`.
     """
 
-    h: Callable[..., Any]
+    h: Callable[..., Any] | FactorKind
     args: tuple[Any, ...]
     y: Numbers = 0.0
     sigma: Numbers | None = None
@@ -66,23 +68,35 @@ class Factor:
         put("args", tuple(self._argument(i, a) for i, a in enumerate(self.args)))
         if not any(isinstance(a, View) for a in self.args):
             raise ValueError(f"factor '{self.name}': at least one argument must be a view of a variable")
-        put("factors", self._count())
-        for variable in {a.variable.name for a in self.views}:
-            check_once(self.name, self.factors, [v for v in self.views if v.variable.name == variable])
+        put("layout", self._layout() if isinstance(self.h, FactorKind) else None)
+        put("grid", (self._count(),) if self.layout is None else self.layout.grid)
+        self.check_once(self.views)
         if self.robust is not None and not isinstance(self.robust, Kernel):
             raise ValueError(
                 f"factor '{self.name}': robust must be gbp.Tukey(...) or gbp.Huber(...), got {self.robust!r}"
             )
-        put("h_shape", self._measure())
-        self._check_jacobian_shapes()
+        if isinstance(self.h, FactorKind):
+            put("h_shape", self._layout().h_shape)
+            put("measurement", self.h)
+        else:
+            put("h_shape", self._measure(self.h))
+            self._check_jacobian_shapes()
+            put("measurement", Function(self.h, self.jacobian, self.factors, self.outputs))
         put("y", self._observation())
         put("noise", self._noise())
         put("switch_axes", self._switch_axes())
 
-    factors: int = dataclasses.field(init=False)  # F
+    layout: Layout | None = dataclasses.field(init=False)  # of a kind
+    grid: tuple[int, ...] = dataclasses.field(init=False)  # the factors, as an array
+    measurement: Measurement = dataclasses.field(init=False)
     h_shape: tuple[int, ...] = dataclasses.field(init=False)
     noise: np.ndarray = dataclasses.field(init=False)  # variances (F | 1, M), or covariances (F | 1, M, M)
-    switch_axes: tuple[int, ...] = dataclasses.field(init=False)  # of (F,) + h_shape
+    switch_axes: tuple[int, ...] = dataclasses.field(init=False)  # of grid + h_shape
+
+    @property
+    def factors(self) -> int:
+        """F."""
+        return math.prod(self.grid)
 
     @property
     def outputs(self) -> int:
@@ -93,6 +107,15 @@ class Factor:
     def views(self) -> list[View]:
         """The arguments that are variables."""
         return [a for a in self.args if isinstance(a, View)]
+
+    def check_once(self, views: list[View]) -> None:
+        """Raise if a scalar or block occurs twice in one factor. `views` are those of its arguments, in any names."""
+        for name in {v.variable.name for v in views}:
+            same = [v for v in views if v.variable.name == name]
+            if self.layout is None:
+                check_once(self.name, self.factors, same)
+            elif len(same) > 1:
+                raise ValueError(f"factor '{self.name}': '{name}' occurs twice among its arguments")
 
     def _argument(self, i: int, a: Any) -> View | np.ndarray:
         if isinstance(a, Variable):
@@ -110,6 +133,18 @@ class Factor:
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise ValueError(f"factor '{self.name}': the constant argument {i} holds NaN or infinity")
         return array
+
+    def _layout(self) -> Layout:
+        assert isinstance(self.h, FactorKind)
+        if self.jacobian is not None:
+            raise ValueError(f"factor '{self.name}': a kind of factor has its own jacobian")
+        for v in self.views:
+            if not v.whole or v.variable.block:
+                raise ValueError(f"factor '{self.name}': '{v.variable.name}' must be a whole variable of scalars")
+        try:
+            return self.h.layout(*(a.shape for a in self.args))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"factor '{self.name}': {error}") from None
 
     def _count(self) -> int:
         lengths = {i: a.shape[0] for i, a in enumerate(self.args)}
@@ -151,10 +186,10 @@ class Factor:
         if wrong:
             raise ValueError(f"factor '{self.name}': jacobian must return arrays of shapes {right}, returns {shapes}")
 
-    def _measure(self) -> tuple[int, ...]:
+    def _measure(self, h: Callable[..., Any]) -> tuple[int, ...]:
         rows = self._rows()
         try:
-            out = jax.eval_shape(self.h, *rows)
+            out = jax.eval_shape(h, *rows)
         except Exception as error:
             shapes = ", ".join(str(r.shape) for r in rows)
             text = str(error).split("\n")[0]
@@ -171,7 +206,7 @@ class Factor:
             array = np.asarray(value, float)
         except (ValueError, TypeError):
             raise ValueError(f"factor '{self.name}': {what} must be an array of numbers") from None
-        target = (self.factors, *self.h_shape)
+        target = (*self.grid, *self.h_shape)
         try:
             np.broadcast_to(array, target)
         except ValueError:
@@ -181,9 +216,10 @@ class Factor:
             ) from None
         if not np.isfinite(array).all():
             raise ValueError(f"factor '{self.name}': {what} holds NaN or infinity")
-        per_factor = array.ndim == len(target) and array.shape[0] == self.factors
-        rows = self.factors if per_factor else 1
-        return np.broadcast_to(array, (rows, *self.h_shape)).reshape(rows, self.outputs)
+        padded = (1,) * (len(target) - array.ndim) + array.shape
+        if all(n == 1 for n in padded[: len(self.grid)]):
+            return np.broadcast_to(array, (1,) * len(self.grid) + self.h_shape).reshape(1, self.outputs)
+        return np.broadcast_to(array, target).reshape(self.factors, self.outputs)
 
     def _observation(self) -> np.ndarray:
         return self._broadcast(self.y, "y")
@@ -218,16 +254,16 @@ class Factor:
         return c
 
     def _switch_axes(self) -> tuple[int, ...]:
-        ndim = 1 + len(self.h_shape)
+        first, ndim = len(self.grid), len(self.grid) + len(self.h_shape)
         if self.robust_over is None:
-            return tuple(range(1, ndim))
+            return tuple(range(first, ndim))
         if self.robust is None:
             raise ValueError(f"factor '{self.name}': robust_over needs a robust energy (robust=gbp.Tukey(...))")
         named = (self.robust_over,) if isinstance(self.robust_over, int) else tuple(self.robust_over)
         if any(not -ndim <= a < ndim for a in named):
-            raise ValueError(f"factor '{self.name}': robust_over {named} names axes of {(self.factors, *self.h_shape)}")
+            raise ValueError(f"factor '{self.name}': robust_over {named} names axes of {(*self.grid, *self.h_shape)}")
         axes = tuple(sorted({a % ndim for a in named}))
-        if self.covariance is not None and not set(range(1, ndim)) <= set(axes):
+        if self.covariance is not None and not set(range(first, ndim)) <= set(axes):
             raise ValueError(f"factor '{self.name}': with a full covariance the outputs share one robust switch")
         return axes
 
@@ -238,7 +274,7 @@ def check_jacobian(factor: Factor, *, seed: int = 0, tolerance: float = 1e-3) ->
     **Returns:** the largest difference, relative to the largest entry. Above `tolerance` it raises a `ValueError` that
     names the argument.
     """
-    if factor.jacobian is None:
+    if factor.jacobian is None or isinstance(factor.h, FactorKind):
         raise ValueError(f"factor '{factor.name}' has no jacobian= to check")
     rng = np.random.default_rng(seed)
     rows = [

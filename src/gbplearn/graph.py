@@ -13,9 +13,10 @@ from jax import Array
 
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
-from .group import Group, Linear, linearise, make_group
+from .group import Group, linearise, make_group
+from .measurement import FactorKind, Linear
 from .problem import Problem
-from .view import Variable, View, check_once
+from .view import Variable, View
 
 Kind = Literal["activation", "parameter"]
 
@@ -281,8 +282,7 @@ class FactorGraph:
                 out.append(None)
         views = [v for v in out if v is not None]
         if {v.variable.name for v in views} != {v.variable.name for v in factor.views}:
-            for name in {v.variable.name for v in views}:
-                check_once(factor.name, factor.factors, [v for v in views if v.variable.name == name])
+            factor.check_once(views)
         return out
 
     def priors(self) -> dict[str, Gaussian]:
@@ -362,7 +362,7 @@ def _freeze(group: Group, values: dict[str, Array]) -> Linear:
     linear = linearise(group, values)
     if not all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(linear)):
         raise ValueError(f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True")
-    if group.fixed:
+    if group.fixed or isinstance(group.measurement, FactorKind):
         return linear
     return jax.tree.map(lambda x: x[:1] if bool(jnp.all(x == x[:1])) else x, linear)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +14,7 @@ from jaxtyping import Float
 from . import linalg
 from .edges import Edges, make_edges
 from .factor import Factor
+from .measurement import Entries, Linear, Measurement, Operator
 from .robust import Kernel
 from .view import View
 
@@ -27,18 +27,15 @@ class Slot(eqx.Module):
     row_shape: tuple[int, ...] = eqx.field(static=True)
     block: bool = eqx.field(static=True)
     proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
-    units: int = eqx.field(static=True)  # units a factor
+
+    @property
+    def units(self) -> int:
+        """Units a factor."""
+        return self.edges.row
 
     def rows(self, x: Array) -> Array:
         """Values of a variable `unit_shape (+ d)` as arguments of h: `(F | 1,) + row_shape`."""
         return self.edges.spread(x).reshape(-1, *self.row_shape)
-
-
-class Linear(NamedTuple):
-    """`h(x) ~ value + sum_i J_i (x_i - x0_i)`: the value `(F | 1, M)`, and a Jacobian for each slot."""
-
-    value: Array
-    jacobians: tuple[Array, ...]
 
 
 class Measured(NamedTuple):
@@ -58,14 +55,18 @@ class Group(eqx.Module):
     y: Float[Array, "f m"]
     noise: Array  # variances (F | 1, M), or covariances (F | 1, M, M)
     robust: Kernel | None
+    measurement: Measurement
     name: str = eqx.field(static=True)
-    h: Callable[..., Any] = eqx.field(static=True)
-    jacobian: Callable[..., Any] | None = eqx.field(static=True)
     linear: bool = eqx.field(static=True)
     arguments: tuple[tuple[str, int], ...] = eqx.field(static=True)  # ("slots" | "fixed" | "constants", number)
-    factors: int = eqx.field(static=True)
+    grid: tuple[int, ...] = eqx.field(static=True)  # the factors, as an array
     h_shape: tuple[int, ...] = eqx.field(static=True)
     switch_axes: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def factors(self) -> int:
+        """F."""
+        return math.prod(self.grid)
 
     @property
     def outputs(self) -> int:
@@ -87,49 +88,36 @@ class Group(eqx.Module):
         """Names of the variables it sends messages to, each once."""
         return tuple(dict.fromkeys(s.variable for s in self.slots))
 
-    def _rows(self, values: dict[str, Array]) -> list[Array]:
+    def _arguments(self, values: dict[str, Array]) -> list[Array]:
+        """What `h` takes: whole variables, or one row a factor."""
+
+        def of(slot: Slot) -> Array:
+            x = values[slot.variable]
+            return x if self.measurement.whole else slot.rows(x)
+
         kinds = {
-            "slots": [s.rows(values[s.variable]) for s in self.slots],
-            "fixed": [s.rows(values[s.variable]) for s in self.fixed],
+            "slots": [of(s) for s in self.slots],
+            "fixed": [of(s) for s in self.fixed],
             "constants": list(self.constants),
         }
         return [kinds[kind][i] for kind, i in self.arguments]
 
-    def _over_factors(self, function: Callable[..., Any], rows: list[Array]) -> Any:
-        """Map a function of one factor over all; arguments that are shared stay single."""
-        axes = [None if r.shape[0] == 1 and self.factors > 1 else 0 for r in rows]
-        rows = [r[0] if a is None else r for r, a in zip(rows, axes)]
-        return jax.vmap(function, in_axes=axes)(*rows)
-
     def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
         """`h` of every factor at the values of the variables."""
-        return self._over_factors(lambda *rows: jnp.reshape(self.h(*rows), (self.outputs,)), self._rows(values))
+        return self.measurement.value(*self._arguments(values)).reshape(-1, self.outputs)
 
     def linearise(self, values: dict[str, Array]) -> Linear:
-        """Linearise at the values of the variables: Jacobians `(F, n)` if `scalar`, else `(F, n, M, d)`."""
+        """Linearise at the values of the variables."""
         places = [self.arguments.index(("slots", i)) for i in range(len(self.slots))]
-        m = self.outputs
+        value, jacobians = self.measurement.linearise(self._arguments(values), places)
+        shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(self.slots, jacobians)]
+        return Linear(value.reshape(-1, self.outputs), tuple(shaped))
 
-        def one(*rows: Array) -> tuple[Array, list[Array]]:
-            def of_slots(*chosen: Array) -> Array:
-                full = list(rows)
-                for place, row in zip(places, chosen):
-                    full[place] = row
-                return jnp.reshape(self.h(*full), (m,))
-
-            chosen = [rows[p] for p in places]
-            if self.jacobian is not None:
-                given = self.jacobian(*rows)
-                return of_slots(*chosen), [jnp.reshape(given[p], (m, *rows[p].shape)) for p in places]
-            if m <= sum(c.size for c in chosen):
-                value, back = jax.vjp(of_slots, *chosen)
-                return value, list(jax.vmap(back)(jnp.eye(m, dtype=value.dtype)))
-            jacobians = jax.jacfwd(of_slots, argnums=tuple(range(len(chosen))))(*chosen)
-            return of_slots(*chosen), list(jacobians)
-
-        value, jacobians = self._over_factors(one, self._rows(values))
-        shaped = [self._shape(slot, j) for slot, j in zip(self.slots, jacobians)]
-        return Linear(value, tuple(shaped))
+    def operators(self, linear: Linear) -> list[Operator]:
+        """The Jacobian of each slot as an operator."""
+        return [
+            j if isinstance(j, Operator) else Entries(s.edges, j, s.block) for s, j in zip(self.slots, linear.jacobians)
+        ]
 
     def _shape(self, slot: Slot, j: Array) -> Array:
         """From `(F, M) + row_shape` to the layout of the message update."""
@@ -144,9 +132,9 @@ class Group(eqx.Module):
         if self.robust is None:
             return Measured(0.5 * jnp.sum(squares), None, jnp.zeros((), residual.dtype))
         if squares.shape[1] == self.outputs and self.outputs > 1:
-            axes, shape = self.switch_axes, (residual.shape[0], *self.h_shape)
+            axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
         else:
-            axes, shape = tuple(a for a in self.switch_axes if a == 0), (residual.shape[0],)
+            axes, shape = tuple(a for a in self.switch_axes if a < len(self.grid)), self.grid
         summed = jnp.sum(squares.reshape(shape), axes, keepdims=True)
         scale = self.robust.scale(summed)
         energy = jnp.sum(self.robust.energy(summed))
@@ -191,15 +179,15 @@ def make_group(
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
     parts: dict[str, list[Any]] = {"slots": [], "fixed": [], "constants": []}
     arguments = []
-    for argument, view in zip(factor.args, views):
+    for place, (argument, view) in enumerate(zip(factor.args, views)):
         if view is None:
             array = jnp.asarray(argument)
             kind, item = "constants", array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
         else:
             name = view.variable.name
             kind = "fixed" if name in fixed else "slots"
-            edges = make_edges(view, factor.factors)
-            item = Slot(edges, name, view.row_shape, view.variable.block, name in proper, view.units)
+            edges = make_edges(view, factor.factors) if factor.layout is None else factor.layout.edges[place]
+            item = Slot(edges, name, view.row_shape, view.variable.block, name in proper)
         arguments.append((kind, len(parts[kind])))
         parts[kind].append(item)
     return Group(
@@ -209,12 +197,11 @@ def make_group(
         jnp.asarray(factor.y, dtype),
         noise,
         factor.robust,
+        factor.measurement,
         name=factor.name,
-        h=factor.h,
-        jacobian=factor.jacobian,
         linear=factor.linear,
         arguments=tuple(arguments),
-        factors=factor.factors,
+        grid=factor.grid,
         h_shape=factor.h_shape,
         switch_axes=factor.switch_axes,
     )

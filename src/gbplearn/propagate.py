@@ -12,8 +12,9 @@ from jax import Array, lax
 
 from . import linalg
 from .gaussian import Gaussian
-from .group import Group, Linear, Slot
+from .group import Group, Slot
 from .linalg import add_all
+from .measurement import Linear
 from .messages import Edge, general_messages, scalar_messages
 from .problem import Messages, Problem, State, belief_mean, cavity, pooled, prior_energy
 from .schedule import OnMovement, Schedule
@@ -86,20 +87,8 @@ def _linearise(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
     group, frozen = problem.groups[g], problem.frozen[g]
     if frozen is None:
         return group.linearise({**points, **problem.fixed})
-    moves = []
-    for slot, j in zip(group.slots, frozen.jacobians):
-        x = slot.edges.spread(points[slot.variable])
-        moves.append(
-            (j * x).sum(1, keepdims=True) if group.scalar else jnp.einsum("fnmd,fnd->fm", *_blocks(slot, j, x))
-        )
+    moves = [j.times(points[slot.variable]) for slot, j in zip(group.slots, group.operators(frozen))]
     return Linear(frozen.value + add_all(moves), frozen.jacobians)
-
-
-def _blocks(slot: Slot, j: Array, x: Array) -> tuple[Array, Array]:
-    """Jacobian and values in block layout with one factor axis."""
-    x = x if slot.block else x[..., None]
-    f = max(j.shape[0], x.shape[0])
-    return jnp.broadcast_to(j, (f, *j.shape[1:])), jnp.broadcast_to(x, (f, *x.shape[1:]))
 
 
 def propose(
@@ -114,13 +103,14 @@ def propose(
     spread = [p if (p := points[s.variable]).ndim == 0 else s.edges.spread(p) for s in group.slots]
     rows = group.factors
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
+    jacobians = [j.each() for j in group.operators(linear)]
     if group.scalar:
-        edges = [Edge(j, c, x, s.proper) for j, c, x, s in zip(linear.jacobians, cavities, spread, group.slots)]
+        edges = [Edge(j, c, x, s.proper) for j, c, x, s in zip(jacobians, cavities, spread, group.slots)]
         k = None if scale is None else scale[:, 0]
         variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
         return scalar_messages(edges, residual[:, 0], variance, k)
     edges = []
-    for j, c, x, s in zip(linear.jacobians, cavities, spread, group.slots):
+    for j, c, x, s in zip(jacobians, cavities, spread, group.slots):
         wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
         edges.append(Edge(j, wide, _point(x, s, wide), s.proper))
     covariance = group.covariance()

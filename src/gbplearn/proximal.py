@@ -11,8 +11,9 @@ from jax import Array
 
 from . import linalg
 from .gaussian import POINT, Gaussian
-from .group import Group, Linear, Slot, linearise
+from .group import Group, Slot, linearise
 from .linalg import add_all
+from .measurement import Linear, Operator
 from .problem import Messages, Problem, State, all_means
 
 Values = dict[str, Array]
@@ -126,8 +127,8 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
             least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
             noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
         groups.append(dataclasses.replace(group, y=residual, noise=noise, robust=None))
-        for slot, j in zip(group.slots, linear.jacobians):
-            pooled = slot.edges.pool(_own_precision(groups[-1], slot, j))
+        for slot, j in zip(group.slots, group.operators(linear)):
+            pooled = _own_precision(groups[-1], slot, j)
             load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
         frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
     for name, p in problem.prior.items():
@@ -137,15 +138,15 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
     return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper, frozenset())
 
 
-def _own_precision(group: Group, slot: Slot, j: Array) -> Array:
-    """`J' Sy^-1 J` of each edge."""
+def _own_precision(group: Group, slot: Slot, operator: Operator) -> Array:
+    """`sum J' Sy^-1 J` over the factors of a group, for each unit."""
     if group.scalar:
-        out = j * j / group.noise
-    else:
-        covariance = jnp.broadcast_to(group.covariance()[:, None], (*j.shape[:2], *group.covariance().shape[1:]))
-        out = linalg.transpose(j) @ linalg.spd_solve(covariance, j)
-        out = out if slot.block else out[..., 0, 0]
-    return jnp.broadcast_to(out, (group.factors, *out.shape[1:]))
+        return operator.squared().back(jnp.broadcast_to(1 / group.noise, (group.factors, 1)))
+    j = operator.each()
+    covariance = jnp.broadcast_to(group.covariance()[:, None], (*j.shape[:2], *group.covariance().shape[1:]))
+    out = linalg.transpose(j) @ linalg.spd_solve(covariance, j)
+    out = out if slot.block else out[..., 0, 0]
+    return slot.edges.pool(jnp.broadcast_to(out, (group.factors, *out.shape[1:])))
 
 
 def _unobserved(prior: Gaussian, lam: Array) -> Array:

@@ -117,6 +117,12 @@ class View:
         return View(self.variable, tuple(shape), self.slices, ids)
 
     @property
+    def whole(self) -> bool:
+        """The variable itself: every unit once, in its own shape."""
+        full = tuple((0, n, 1) for n in self.variable.unit_shape)
+        return self.slices == full and self.shape == self.variable.unit_shape
+
+    @property
     def units(self) -> int:
         """Units a factor: the size of a row."""
         return math.prod(self.shape[1:])
