@@ -118,7 +118,7 @@ def test_shared_edges_are_sums_over_the_factors():
         (lambda g, x: g.observe("x", [1.0, 2.0]), "'x': observed value of shape"),
         (lambda g, x: g.observe("x", [np.nan] * 4, mask=[True, False, False, False]), "'x': the value is NaN"),
         (lambda g, x: g.observe("x", 1.0, mask=[True, False]), "'x': mask of shape"),
-        (lambda g, x: g.release("x"), "'x' is not observed"),
+        (lambda g, x: g.release("x"), "'x' is neither observed nor held"),
         (lambda g, x: g.tie("x", "q"), "no variable 'q'"),
         (lambda g, x: g.energy({}), "no value for variable 'x'"),
         (lambda g, x: gbp.infer(g), "no factors"),

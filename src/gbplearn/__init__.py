@@ -4,6 +4,15 @@ from .factor import Factor, check_jacobian
 from .gaussian import Gaussian
 from .graph import FactorGraph
 from .inference import InferenceError, Result, Status, Trace, beliefs, infer, init, step
+from .layers.activation import LeakyRelu
+from .layers.dense import Dense
+from .layers.gaussian_observation import GaussianObservation
+from .layers.layer import Layer, Observation, Parameter, Transform
+from .layers.prior import Prior
+from .layers.softmax import SoftmaxObservation
+from .measurement import FactorKind, Layout, Operator
+from .network import Sequential
+from .noise import LearnNoise
 from .problem import State
 from .robust import Huber, Kernel, Tukey
 from .schedule import Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep
@@ -13,22 +22,36 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Damping",
+    "Dense",
     "Factor",
     "FactorGraph",
+    "FactorKind",
     "Gaussian",
+    "GaussianObservation",
     "Huber",
     "InferenceError",
     "Kernel",
+    "Layer",
+    "Layout",
+    "LeakyRelu",
+    "LearnNoise",
+    "Observation",
     "OnMovement",
+    "Operator",
     "Order",
+    "Parameter",
+    "Prior",
     "RandomLayers",
     "Residual",
     "Result",
     "Schedule",
+    "Sequential",
+    "SoftmaxObservation",
     "State",
     "Status",
     "Sweep",
     "Trace",
+    "Transform",
     "Tukey",
     "Variable",
     "View",

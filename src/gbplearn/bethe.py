@@ -9,7 +9,7 @@ from jax import Array
 from . import linalg
 from .gaussian import POINT, Gaussian
 from .linalg import add_all
-from .problem import Problem, State, belief, cavity, pooled
+from .problem import Problem, State, belief, cavity, pooled, with_learnt_noise
 
 
 @jax.jit
@@ -29,12 +29,15 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
 
     - `prior`: the priors without evidence.
     """
+    problem = with_learnt_noise(problem, state)
     energies, priors = problem.energies(means)
     total = -add_all([*energies, *priors.values()])
     beliefs = {name: belief(problem, state, name) for name in problem.prior}
     for name, used in problem.prior.items():
         total = total + jnp.sum(_variable(used, prior[name], beliefs[name]))
     for name, value in problem.fixed.items():
+        if name in problem.held:
+            continue
         total = total + jnp.sum(_at_value(prior[name], value))
     for g, group in enumerate(problem.groups):
         total = total + _group(problem, state, beliefs, means, g)
@@ -100,6 +103,9 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
         edges = edges + 0.5 * jnp.sum(_log_det(full, slot.block) - _log_det(lam, slot.block))
         jac = jnp.broadcast_to(jac, (group.factors, *jac.shape[1:]))
         spread_by_noise = spread_by_noise + jnp.einsum("fnad,fnde,fnbe->fab", jac, cov, jac)
+    heard = group.spread_of(problem.held, linear)
+    if heard is not None:
+        spread_by_noise = spread_by_noise + heard.reshape(spread_by_noise.shape)
     if scale is not None:
         root = jnp.sqrt(scale)
         spread_by_noise = spread_by_noise * root[:, :, None] * root[:, None, :]

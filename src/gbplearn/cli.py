@@ -1,4 +1,4 @@
-"""The command line: `gbplearn demo`, `gbplearn --version`.
+"""The command line: `gbplearn demo`, `gbplearn experiment NAME`, `gbplearn --version`.
 
 A command is a dataclass: its fields are the options, its `run` does the work. To add one, write the class and put it
 into `COMMANDS`. What a command needs is imported when it runs, so that `--help` and errors come at once.
@@ -16,9 +16,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from . import __version__
+
+if TYPE_CHECKING or importlib.util.find_spec("tyro") is not None:
+    import tyro
 
 _EXTRAS = ("tyro", "matplotlib", "tqdm")
 _BAD_INPUT = 2
@@ -39,15 +42,15 @@ class Command(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """Denoise a picture and fit a pose graph on made-up data: pictures and numbers in under a minute."""
+    """Learn exclusive or and a curve, denoise a picture, fit a pose graph: about a minute, ends with a report.html."""
 
     out: Path = Path("demo")
-    """Folder for the pictures and results.json; made if it is missing."""
+    """Folder for report.html, the pictures and results.json; made if it is missing."""
     seed: int = 0
     """Seed of all noise; 0 or larger."""
 
     def run(self) -> None:
-        """Run both parts."""
+        """Run all parts."""
         if self.seed < 0:
             raise BadInput(f"--seed must be 0 or larger, got {self.seed}")
         from .demo import run_demo
@@ -55,7 +58,30 @@ class Demo:
         run_demo(self.out, self.seed)
 
 
-COMMANDS: dict[str, type[Command]] = {"demo": Demo}
+@dataclasses.dataclass(frozen=True)
+class RunExperiment:
+    """Run a published experiment: results.json, its figure and report.html, and a line a seed in the ledger."""
+
+    name: tyro.conf.Positional[Literal["xor", "regression"]]
+    """Which experiment."""
+    seeds: int | None = None
+    """How many seeds, from 0 on; by default as many as its results are quoted for."""
+    out: Path | None = None
+    """Folder for what is written; by default results/NAME."""
+    ledger: Path = Path("results/ledger.jsonl")
+    """File that every run adds its lines to."""
+
+    def run(self) -> None:
+        """Run it."""
+        if self.seeds is not None and self.seeds < 1:
+            raise BadInput(f"--seeds must be 1 or larger, got {self.seeds}")
+        from .experiments.catalogue import run_by_name
+
+        out = Path("results") / self.name if self.out is None else self.out
+        run_by_name(self.name, self.seeds, out, self.ledger)
+
+
+COMMANDS: dict[str, type[Command]] = {"demo": Demo, "experiment": RunExperiment}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

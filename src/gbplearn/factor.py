@@ -13,6 +13,7 @@ import numpy as np
 
 from .gaussian import Numbers
 from .measurement import FactorKind, Function, Layout, Measurement
+from .noise import LearnNoise
 from .robust import Kernel
 from .view import Variable, View, check_once
 
@@ -33,7 +34,7 @@ class Factor:
     - `args`: views of variables, or plain arrays (known constants), in the order of `h`'s arguments. The first axis
         runs over the factors; a first axis of length 1 is shared by all.
     - `y`: measurement, broadcast to `(F,) + h's shape`.
-    - `sigma`: its standard deviation, broadcast like `y`.
+    - `sigma`: its standard deviation, broadcast like `y`; or `gbp.LearnNoise()` to infer one for all.
     - `covariance`: instead of `sigma`, `(M, M)` or `(F, M, M)`.
     - `robust`: `gbp.Tukey(N)`, `gbp.Huber(N)` or None.
     - `robust_over`: axes of `(F,) + h's shape` whose energies are summed before the robust switch. By default all axes
@@ -48,7 +49,7 @@ class Factor:
     h: Callable[..., Any] | FactorKind
     args: tuple[Any, ...]
     y: Numbers = 0.0
-    sigma: Numbers | None = None
+    sigma: Numbers | LearnNoise | None = None
     covariance: Numbers | None = None
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
@@ -83,6 +84,7 @@ class Factor:
             self._check_jacobian_shapes()
             put("measurement", Function(self.h, self.jacobian, self.factors, self.outputs))
         put("y", self._observation())
+        put("learn", self.sigma if isinstance(self.sigma, LearnNoise) else None)
         put("noise", self._noise())
         put("switch_axes", self._switch_axes())
 
@@ -90,6 +92,7 @@ class Factor:
     grid: tuple[int, ...] = dataclasses.field(init=False)  # the factors, as an array
     measurement: Measurement = dataclasses.field(init=False)
     h_shape: tuple[int, ...] = dataclasses.field(init=False)
+    learn: LearnNoise | None = dataclasses.field(init=False)
     noise: np.ndarray = dataclasses.field(init=False)  # variances (F | 1, M), or covariances (F | 1, M, M)
     switch_axes: tuple[int, ...] = dataclasses.field(init=False)  # of grid + h_shape
 
@@ -227,8 +230,10 @@ class Factor:
     def _noise(self) -> np.ndarray:
         if (self.sigma is None) == (self.covariance is None):
             raise ValueError(f"factor '{self.name}': give one of sigma (standard deviation) and covariance")
+        if self.learn is not None and self.robust is not None:
+            raise ValueError(f"factor '{self.name}': the noise of a robust factor cannot be learnt")
         if self.sigma is not None:
-            s = self._broadcast(self.sigma, "sigma")
+            s = self._broadcast(self.learn.start if self.learn is not None else self.sigma, "sigma")
             if not (s > 0).all():
                 raise ValueError(f"factor '{self.name}': every sigma must be > 0")
             return s * s

@@ -68,11 +68,9 @@ class Gaussian(eqx.Module):
             raise ValueError("Gaussian.from_moments takes one of std and covariance")
         if covariance is None:
             s = _floats(std, "std")
-            if not _traced(s) and not bool(jnp.all(s > 0)):
+            if not _traced(s) and not (np.asarray(s) > 0).all():
                 raise ValueError("Gaussian.from_moments: every std must be > 0")
-            m, s = jnp.broadcast_arrays(m, s.astype(m.dtype))
-            lam = 1 / (s * s)
-            return cls(lam * m, lam)
+            return cls(*_from_moments(m, s))
         c = _floats(covariance, "covariance").astype(m.dtype)
         if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
             raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
@@ -125,14 +123,14 @@ class Gaussian(eqx.Module):
     def mean(self) -> Float[Array, "..."]:
         """`lam^-1 eta`; zero along directions of which nothing is known."""
         if not self.block:
-            return jnp.where(self.lam > 0, self.eta / jnp.where(self.lam > 0, self.lam, 1), 0)
+            return _mean(self.eta, self.lam)
         return jnp.einsum("...ij,...j->...i", linalg.pseudo_inverse(self.lam)[0], self.eta)
 
     @property
     def variance(self) -> Float[Array, "..."]:
         """Marginal variances; infinite where nothing is known."""
         if not self.block:
-            return jnp.where(self.lam > 0, 1 / jnp.where(self.lam > 0, self.lam, 1), jnp.inf)
+            return _variance(self.lam)
         inverse, null = linalg.pseudo_inverse(self.lam)
         unknown = jnp.any(jnp.abs(null) > 0, -1)
         return jnp.where(unknown, jnp.inf, jnp.diagonal(inverse, axis1=-2, axis2=-1))
@@ -193,12 +191,14 @@ class Gaussian(eqx.Module):
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Gaussian:
         """The same densities, repeated to a larger shape."""
+        if shape == self.shape:
+            return self
         lam_shape = (*shape, shape[-1]) if self.block else shape
         return Gaussian(jnp.broadcast_to(self.eta, shape), jnp.broadcast_to(self.lam, lam_shape))
 
     def astype(self, dtype: jnp.dtype) -> Gaussian:
         """The same densities in another floating-point type."""
-        return jax.tree.map(lambda a: a.astype(dtype), self)
+        return self if dtype == self.dtype else jax.tree.map(lambda a: a.astype(dtype), self)
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Independent draws, of shape `shape + self.shape`. Every Gaussian must be proper."""
@@ -237,9 +237,29 @@ def _floats(x: Numbers | None, name: str) -> Array:
     a = jnp.asarray(x)
     if not jnp.issubdtype(a.dtype, jnp.floating):
         a = a.astype(jnp.result_type(float))
-    if not _traced(a) and not bool(jnp.all(jnp.isfinite(a))):
+    if not _traced(a) and not np.isfinite(np.asarray(a)).all():
         raise ValueError(f"Gaussian: {name} holds NaN or infinity")
     return a
+
+
+# Compiled, because graphs are built outside of compiled code, where every operation is compiled for itself.
+
+
+@jax.jit
+def _from_moments(mean: Array, std: Array) -> tuple[Array, Array]:
+    mean, std = jnp.broadcast_arrays(mean, std.astype(mean.dtype))
+    lam = 1 / (std * std)
+    return lam * mean, lam
+
+
+@jax.jit
+def _mean(eta: Array, lam: Array) -> Array:
+    return jnp.where(lam > 0, eta / jnp.where(lam > 0, lam, 1), 0)
+
+
+@jax.jit
+def _variance(lam: Array) -> Array:
+    return jnp.where(lam > 0, 1 / jnp.where(lam > 0, lam, 1), jnp.inf)
 
 
 def _traced(x: Array) -> bool:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
 from .group import Group, linearise, make_group
@@ -52,16 +53,16 @@ class FactorGraph:
             raise ValueError("FactorGraph: float64 needs JAX's 64-bit mode: jax.config.update('jax_enable_x64', True)")
         self._entries: dict[str, _Entry] = {}
         self._factors: dict[str, Factor] = {}
-        self._evidence: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+        self._evidence = Evidence()
         self._tied: dict[str, str] = {}  # name -> the variable it is the same as
-        # Laid out as arrays, by what is fixed; with the variables whose prior is proper everywhere.
-        self._laid_out: dict[frozenset[str], tuple[tuple[Group, ...], frozenset[str]]] = {}
+        # Laid out as arrays, by what is fixed and what is held; with the variables whose prior is proper everywhere.
+        self._laid_out: dict[tuple[frozenset[str], frozenset[str]], tuple[tuple[Group, ...], frozenset[str]]] = {}
 
     def __repr__(self) -> str:
         lines = [f"FactorGraph ({self.dtype})"]
         for name, e in self._entries.items():
             same = f" = {self._tied[name]}" if name in self._tied else ""
-            seen = " observed" if name in self._evidence else ""
+            seen = " observed" if name in self._evidence.values else " held" if name in self._evidence.held else ""
             lines.append(f"  variable {name}{same}: {e.variable.shape}{' block' if e.variable.block else ''}{seen}")
         for name, f in self._factors.items():
             among = ", ".join(dict.fromkeys(v.variable.name for v in f.views))
@@ -114,49 +115,20 @@ class FactorGraph:
             raise ValueError(f"variable '{name}': shape {shape} must have at least {axes}, none of length 0")
         if kind not in ("activation", "parameter"):
             raise ValueError(f"variable '{name}': kind must be 'activation' or 'parameter', got {kind!r}")
-        if prior is not None and not isinstance(prior, Gaussian):
-            raise ValueError(f"variable '{name}': prior must be a gbp.Gaussian, got {prior!r}")
+        variable = Variable(name, shape, block)
         if prior is None:
             prior = Gaussian.flat(shape, block=block, dtype=self.dtype)
-        prior = self._fit_prior(name, prior, shape, block)
+        prior = check_belief(variable, prior, "prior", self.dtype)
         if start is None:
             point = prior.mean
         else:
-            point = self._values(name, start, shape, "start")
+            point = as_numbers(name, start, shape, "start")
             if not np.isfinite(point).all():
                 raise ValueError(f"variable '{name}': start holds NaN or infinity")
         point = jnp.asarray(point, self.dtype)
-        self._entries[name] = _Entry(Variable(name, shape, block), prior, point, start is not None, kind)
+        self._entries[name] = _Entry(variable, prior, point, start is not None, kind)
         self._laid_out.clear()
-        return self._entries[name].variable
-
-    def _fit_prior(self, name: str, prior: Gaussian, shape: tuple[int, ...], block: bool) -> Gaussian:
-        if prior.block and not block:
-            raise ValueError(f"variable '{name}': a prior in block form needs block=True")
-        try:
-            if block and not prior.block:
-                prior = prior.broadcast_to(shape).as_block()
-            prior = prior.broadcast_to(shape)
-        except ValueError:
-            raise ValueError(f"variable '{name}': prior of shape {prior.shape} does not fit shape {shape}") from None
-        lam = np.asarray(prior.lam, float)
-        sound = np.isfinite(np.asarray(prior.eta)).all() and np.isfinite(lam).all()
-        if sound and block:
-            diagonal = np.diagonal(lam, axis1=-2, axis2=-1)
-            least = np.linalg.eigvalsh((lam + np.swapaxes(lam, -1, -2)) / 2).min(-1)
-            sound = bool((least >= -1e-5 * diagonal.max(-1)).all())
-        elif sound:
-            sound = bool((lam >= 0).all())
-        if not sound:
-            raise ValueError(f"variable '{name}': the prior has a negative precision or is not finite")
-        return prior.astype(self.dtype)
-
-    def _values(self, name: str, value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-        try:
-            return np.array(np.broadcast_to(np.asarray(value, float), shape))
-        except (ValueError, TypeError):
-            got = getattr(value, "shape", None) or np.shape(value)
-            raise ValueError(f"variable '{name}': {what} of shape {got} does not fit shape {shape}") from None
+        return variable
 
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:
@@ -194,30 +166,28 @@ class FactorGraph:
         - `value`: broadcast to the variable's shape; NaN is allowed where `mask` is False.
         - `mask`: True = observed; blocks are observed whole (no last axis).
         """
-        self._evidence[self._canonical(name)] = self._check_evidence(name, value, mask)
+        checked = check_observed(self._entry(name).variable, value, mask)
+        self._evidence.observe(self._canonical(name), *checked)
+
+    def hold(self, name: str, belief: Gaussian | None = None) -> None:
+        """Hold a variable at a belief: factors hear it, with its uncertainty, but tell it nothing.
+
+        So a network predicts with uncertain parameters that must not learn from the queries, and no query depends on
+        another.
+
+        **Arguments:**
+
+        - `belief`: broadcast to the variable's shape; by default its prior.
+        """
+        if belief is None:
+            belief = self.priors()[self._canonical(name)]
+        checked = check_held(self._entry(name).variable, belief, self.dtype)
+        self._evidence.hold(self._canonical(name), checked)
 
     def release(self, name: str) -> None:
-        """Forget what was observed of a variable."""
-        self._entry(name)
-        if self._evidence.pop(self._canonical(name), None) is None:
-            raise KeyError(f"variable '{name}' is not observed")
-
-    def _check_evidence(self, name: str, value: Any, mask: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        variable = self._entry(name).variable
-        values = self._values(name, value, variable.shape, "observed value")
-        if mask is None:
-            if not np.isfinite(values).all():
-                raise ValueError(f"variable '{name}': the observed value holds NaN or infinity (give mask=)")
-            return values, None
-        try:
-            flags = np.array(np.broadcast_to(np.asarray(mask, bool), variable.unit_shape))
-        except ValueError:
-            got = np.shape(mask)
-            raise ValueError(f"variable '{name}': mask of shape {got} does not fit {variable.unit_shape}") from None
-        seen = flags[..., None] if variable.block else flags
-        if not np.isfinite(np.where(seen, values, 0)).all():
-            raise ValueError(f"variable '{name}': the value is NaN or infinite where the mask says observed")
-        return np.where(seen, values, 0), flags
+        """Forget what was observed of a variable, or that it was held."""
+        if not self._evidence.forget(self._canonical(name)):
+            raise KeyError(f"variable '{name}' is neither observed nor held")
 
     def include(self, other: FactorGraph, prefix: str = "") -> dict[str, Variable]:
         """Take in all variables, factors and evidence of another graph, their names prefixed.
@@ -238,7 +208,8 @@ class FactorGraph:
         for name, f in list(other._factors.items()):
             self._factors[prefix + name] = _renamed(f, prefix + name, renamed)
         self._tied.update({prefix + a: prefix + b for a, b in other._tied.items()})
-        self._evidence.update({prefix + a: e for a, e in other._evidence.items()})
+        self._evidence.values.update({prefix + a: e for a, e in other._evidence.values.items()})
+        self._evidence.held.update({prefix + a: b.astype(self.dtype) for a, b in other._evidence.held.items()})
         self._laid_out.clear()
         return renamed
 
@@ -251,7 +222,7 @@ class FactorGraph:
         if keep == drop:
             return
         if drop in self._evidence and keep in self._evidence:
-            raise ValueError(f"tie: '{first}' and '{second}' are both observed; release one")
+            raise ValueError(f"tie: '{first}' and '{second}' are both observed or held; release one")
         self._tied[drop] = keep
         try:
             for factor in self._factors.values():
@@ -259,8 +230,7 @@ class FactorGraph:
         except ValueError:
             del self._tied[drop]
             raise
-        if drop in self._evidence:
-            self._evidence[keep] = self._evidence.pop(drop)
+        self._evidence.rename(drop, keep)
         kept, dropped = self._entries[keep], self._entries[drop]
         if dropped.started and not kept.started:
             self._entries[keep] = dataclasses.replace(kept, start=dropped.start, started=True)
@@ -298,36 +268,39 @@ class FactorGraph:
 
         **Arguments:**
 
-        - `evidence`: on top of `observe`: `{name: value}` or `{name: (value, mask)}`.
+        - `evidence`: on top of `observe` and `hold`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}`.
         """
-        seen = dict(self._evidence)
+        seen = self._evidence.copy()
         for name, value in (evidence or {}).items():
+            keep, variable = self._canonical(name), self._entry(name).variable
+            if isinstance(value, Gaussian):
+                seen.hold(keep, check_held(variable, value, self.dtype))
+                continue
             masked = isinstance(value, tuple) and len(value) == 2 and np.asarray(value[1]).dtype == bool
-            value, mask = value if masked else (value, None)
-            checked = self._check_evidence(name, value, mask)
-            seen[self._canonical(name)] = checked
-        fixed = frozenset(name for name, (_, mask) in seen.items() if mask is None)
+            seen.observe(keep, *check_observed(variable, *(value if masked else (value, None))))
+        fixed, held = seen.fixed, seen.held
         priors = self.priors()
         used, start = {}, {}
         for name, prior in priors.items():
-            if name in fixed:
+            if name in fixed or name in held:
                 continue
-            if name in seen:
-                value, mask = seen[name]
+            if name in seen.values:
+                value, mask = seen.values[name]
                 prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(
                     jnp.asarray(mask), prior
                 )
             used[name], start[name] = prior, self._entries[name].start
-        if fixed not in self._laid_out:
-            proper = frozenset(n for n, p in priors.items() if n not in fixed and bool(jnp.all(p.proper)))
-            made = tuple(make_group(f, self._resolved(f), fixed, proper, self.dtype) for f in self._factors.values())
-            self._laid_out[fixed] = made, proper
-        groups, proper = self._laid_out[fixed]
-        values = {name: jnp.asarray(seen[name][0], self.dtype) for name in fixed}
-        zeros = {name: jnp.zeros(p.shape, self.dtype) for name, p in used.items()}
-        frozen = tuple(_freeze(g, {**zeros, **values}) if g.linear and g.slots else None for g in groups)
+        key = fixed, frozenset(held)
+        if key not in self._laid_out:
+            proper = frozenset(n for n, p in priors.items() if n in used and bool(jnp.all(p.proper)))
+            made = tuple(make_group(f, self._resolved(f), *key, proper, self.dtype) for f in self._factors.values())
+            self._laid_out[key] = made, proper
+        groups, proper = self._laid_out[key]
+        values = {name: jnp.asarray(seen.values[name][0], self.dtype) for name in fixed}
+        values |= {name: belief.mean for name, belief in held.items()}
+        frozen = tuple(_freeze(g, used, values) if g.linear and g.slots else None for g in groups)
         started = frozenset(name for name in used if self._entries[name].started)
-        return Problem(groups, frozen, used, start, values, proper, started)
+        return Problem(groups, frozen, used, start, values, held, proper, started)
 
     def energy(self, values: Mapping[str, Any]) -> dict[str, float]:
         """Energy of each factor group (Eq. 3 of the paper, with its 1/2), and of each prior as `"prior of x"`.
@@ -344,7 +317,7 @@ class FactorGraph:
                 raise KeyError(f"energy: no value for variable '{name}'")
             given = values[names[0]]
             given = given.mean if isinstance(given, Gaussian) else given
-            full[name] = jnp.asarray(self._values(name, given, prior.shape, "value"), self.dtype)
+            full[name] = jnp.asarray(as_numbers(name, given, prior.shape, "value"), self.dtype)
         groups, priors = _energies(problem, full)
         out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
         proper = [name for name, p in self.priors().items() if name in priors and bool(jnp.any(p.lam != 0))]
@@ -354,15 +327,16 @@ class FactorGraph:
 _energies = jax.jit(lambda problem, values: problem.energies(values))
 
 
-def _freeze(group: Group, values: dict[str, Array]) -> Linear:
+def _freeze(group: Group, priors: dict[str, Gaussian], values: dict[str, Array]) -> Linear:
     """Linearise a linear group once, at 0. What is the same for all factors is kept once.
 
     Not where observed variables enter: their next values would change the shapes, and compile everything again.
     """
-    linear = linearise(group, values)
-    if not all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(linear)):
+    zeros = {name: jnp.zeros(priors[name].shape, priors[name].dtype) for name in group.variables}
+    linear = linearise(group, {**values, **zeros})
+    if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(linear)):
         raise ValueError(f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True")
-    if group.fixed or isinstance(group.measurement, FactorKind):
+    if group.fixed or group.held or isinstance(group.measurement, FactorKind):
         return linear
     return jax.tree.map(lambda x: x[:1] if bool(jnp.all(x == x[:1])) else x, linear)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from . import linalg
 from .edges import Edges, make_edges
 from .factor import Factor
+from .gaussian import Gaussian
+from .linalg import add_all
 from .measurement import Entries, Linear, Measurement, Operator
+from .noise import NoisePrior
 from .robust import Kernel
 from .view import View
 
@@ -50,15 +55,17 @@ class Group(eqx.Module):
     """Many factors of one kind. `F` factors, `M` measurements each."""
 
     slots: tuple[Slot, ...]
+    held: tuple[Slot, ...]  # arguments held at a belief: it is heard, but nothing is told to it
     fixed: tuple[Slot, ...]  # arguments that are wholly observed: no messages go there
     constants: tuple[Array, ...]
     y: Float[Array, "f m"]
     noise: Array  # variances (F | 1, M), or covariances (F | 1, M, M)
+    noise_prior: NoisePrior | None  # where the noise is learnt: one variance for all
     robust: Kernel | None
     measurement: Measurement
     name: str = eqx.field(static=True)
     linear: bool = eqx.field(static=True)
-    arguments: tuple[tuple[str, int], ...] = eqx.field(static=True)  # ("slots" | "fixed" | "constants", number)
+    arguments: tuple[tuple[str, int], ...] = eqx.field(static=True)  # (which of the above, number)
     grid: tuple[int, ...] = eqx.field(static=True)  # the factors, as an array
     h_shape: tuple[int, ...] = eqx.field(static=True)
     switch_axes: tuple[int, ...] = eqx.field(static=True)
@@ -76,7 +83,7 @@ class Group(eqx.Module):
     @property
     def scalar(self) -> bool:
         """Whether the quick update for M = 1 over scalars applies."""
-        return self.outputs == 1 and not any(s.block for s in self.slots)
+        return self.outputs == 1 and not any(s.block for s in (*self.slots, *self.held))
 
     @property
     def edges(self) -> int:
@@ -97,6 +104,7 @@ class Group(eqx.Module):
 
         kinds = {
             "slots": [of(s) for s in self.slots],
+            "held": [of(s) for s in self.held],
             "fixed": [of(s) for s in self.fixed],
             "constants": list(self.constants),
         }
@@ -107,17 +115,43 @@ class Group(eqx.Module):
         return self.measurement.value(*self._arguments(values)).reshape(-1, self.outputs)
 
     def linearise(self, values: dict[str, Array]) -> Linear:
-        """Linearise at the values of the variables."""
+        """Linearise at the values of the variables: Jacobians of the slots, then of what is held."""
         places = [self.arguments.index(("slots", i)) for i in range(len(self.slots))]
+        places += [self.arguments.index(("held", i)) for i in range(len(self.held))]
         value, jacobians = self.measurement.linearise(self._arguments(values), places)
-        shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(self.slots, jacobians)]
+        slots = (*self.slots, *self.held)
+        shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
         return Linear(value.reshape(-1, self.outputs), tuple(shaped))
 
     def operators(self, linear: Linear) -> list[Operator]:
-        """The Jacobian of each slot as an operator."""
+        """The Jacobian of each slot, and of what is held, as an operator."""
         return [
-            j if isinstance(j, Operator) else Entries(s.edges, j, s.block) for s, j in zip(self.slots, linear.jacobians)
+            j if isinstance(j, Operator) else Entries(s.edges, j, s.block)
+            for s, j in zip((*self.slots, *self.held), linear.jacobians)
         ]
+
+    def spread_of(self, beliefs: dict[str, Gaussian], linear: Linear) -> Array | None:
+        """How uncertain `h` is for given beliefs of some variables: `sum J v J'` over these, None if it has none.
+
+        Variances `(F, 1)` if `scalar`, else covariances `(F, M, M)`.
+        """
+        parts = []
+        for slot, operator in zip((*self.slots, *self.held), self.operators(linear)):
+            if slot.variable not in beliefs:
+                continue
+            belief = beliefs[slot.variable]
+            if self.scalar:
+                parts.append(operator.squared().times(belief.variance))
+                continue
+            cov = slot.edges.spread(belief.covariance if slot.block else belief.variance[..., None, None])
+            j = operator.each()
+            j, cov = (jnp.broadcast_to(a, (self.factors, *a.shape[1:])) for a in (j, cov))
+            parts.append(jnp.einsum("fnad,fnde,fnbe->fab", j, cov, j))
+        return add_all(parts) if parts else None
+
+    def with_noise(self, variance: Array) -> Group:
+        """The same group with another noise variance for all."""
+        return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)))
 
     def _shape(self, slot: Slot, j: Array) -> Array:
         """From `(F, M) + row_shape` to the layout of the message update."""
@@ -130,7 +164,10 @@ class Group(eqx.Module):
         """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
         squares = self._squared_distances(residual)
         if self.robust is None:
-            return Measured(0.5 * jnp.sum(squares), None, jnp.zeros((), residual.dtype))
+            energy = 0.5 * jnp.sum(squares)
+            if self.noise_prior is not None:
+                energy = energy + self.noise_prior.energy(self.noise[0, 0], residual.size)
+            return Measured(energy, None, jnp.zeros((), residual.dtype))
         if squares.shape[1] == self.outputs and self.outputs > 1:
             axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
         else:
@@ -163,7 +200,12 @@ def linearise(group: Group, values: dict[str, Array]) -> Linear:
 
 
 def make_group(
-    factor: Factor, views: list[View | None], fixed: frozenset[str], proper: frozenset[str], dtype: jnp.dtype
+    factor: Factor,
+    views: list[View | None],
+    fixed: frozenset[str],
+    held: frozenset[str],
+    proper: frozenset[str],
+    dtype: jnp.dtype,
 ) -> Group:
     """Lay a factor out as arrays.
 
@@ -171,13 +213,15 @@ def make_group(
 
     - `views`: for every argument its view with ties resolved, None for constants.
     - `fixed`: variables that are wholly observed.
+    - `held`: variables that are held at a belief.
     - `proper`: variables whose prior is proper everywhere.
     """
     noise = jnp.asarray(factor.noise, dtype)
     variances = noise if noise.ndim == 2 else jnp.diagonal(noise, axis1=-2, axis2=-1)
-    if not bool(jnp.all((variances > 1e3 * jnp.finfo(dtype).tiny) & jnp.isfinite(variances))):
+    held_well = np.asarray(variances)
+    if not ((held_well > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(held_well)).all():
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
-    parts: dict[str, list[Any]] = {"slots": [], "fixed": [], "constants": []}
+    parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
     arguments = []
     for place, (argument, view) in enumerate(zip(factor.args, views)):
         if view is None:
@@ -185,17 +229,23 @@ def make_group(
             kind, item = "constants", array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
         else:
             name = view.variable.name
-            kind = "fixed" if name in fixed else "slots"
+            kind = "fixed" if name in fixed else "held" if name in held else "slots"
             edges = make_edges(view, factor.factors) if factor.layout is None else factor.layout.edges[place]
             item = Slot(edges, name, view.row_shape, view.variable.block, name in proper)
         arguments.append((kind, len(parts[kind])))
         parts[kind].append(item)
+    learnt = None
+    if factor.learn is not None:
+        start = jnp.asarray(factor.learn.start, dtype)
+        learnt = NoisePrior(start * start, jnp.asarray(factor.learn.weight, dtype))
     return Group(
         tuple(parts["slots"]),
+        tuple(parts["held"]),
         tuple(parts["fixed"]),
         tuple(parts["constants"]),
         jnp.asarray(factor.y, dtype),
         noise,
+        learnt,
         factor.robust,
         factor.measurement,
         name=factor.name,

@@ -80,7 +80,7 @@ class Guard:
             problem, state, options, latest, jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
         )
         n = int(count)
-        rows = jax.tree.map(lambda t: np.asarray(t[:n]), trace)
+        rows = jax.tree.map(lambda t: np.asarray(t)[:n], trace)
         self.left -= n
         self.rows.append(rows)
         return state, latest, rows
@@ -94,7 +94,7 @@ class Guard:
         """Infer."""
         if not self.problem.active():
             return self._end(state, converged=True)
-        self.start = None if bool(jnp.all(state.visits == 0)) else proximal.current_means(self.problem, state)
+        self.start = None if not np.asarray(state.visits).any() else proximal.current_means(self.problem, state)
         options, stages = self.options, [_MORE_DAMPING]
         while True:
             state, verdict = self._plain(state, options)
@@ -142,7 +142,7 @@ class Guard:
 
     def _with_points(self, state: State, x: Values) -> State:
         points = tuple(None if p is None else {name: jnp.copy(x[name]) for name in p} for p in state.points)
-        return State(state.messages, points, state.visits, state.key)
+        return dataclasses.replace(state, points=points)
 
     def _limit(self, state: State) -> Outcome:
         """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen."""
@@ -184,7 +184,7 @@ class Guard:
                 self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
             # Energy alone does not tell: value-matched robust factors raise it on the way to their fixed point.
             grown = residuals[-1] > max(10 * least, 1.0) and seen - least_at >= self.patience // 30
-            if grown and energies[-1] > 1.01 * self.best_energy:
+            if grown and energies[-1] > self.best_energy + 0.01 * abs(self.best_energy):
                 return state, "diverging"
             if least > _RESTLESS and seen - least_at >= self.patience:
                 return state, "not converging"
@@ -193,7 +193,7 @@ class Guard:
 
     def _proximal(self, state: State, centre: Values) -> Outcome:
         """Conjugate proximal steps from `centre` until the energy is at rest."""
-        problem = self.problem
+        self.problem = problem = proximal.with_settled_noise(self.problem, state, centre)
         reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
         self.did.append("proximal factors")
         broken = proximal.broken_group(problem, centre)

@@ -62,6 +62,7 @@ class Result(Mapping[str, Gaussian]):
     status: Status
     message: str  # the status with its circumstances: which group, which iteration
     iterations: int
+    noise: dict[str, float]  # standard deviation of each factor group whose noise is learnt
     trace: Trace
     guard: tuple[str, ...]  # what the guard did, in order; empty if it was not needed
     state: State
@@ -154,7 +155,10 @@ def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -
     out = {}
     for name, variable in graph.variables.items():
         keep = graph._canonical(name)
-        out[name] = found[keep] if keep in found else Gaussian.point(problem.fixed[keep], block=variable.block)
+        if keep in found or keep in problem.held:
+            out[name] = found[keep] if keep in found else problem.held[keep]
+        else:
+            out[name] = Gaussian.point(problem.fixed[keep], block=variable.block)
     return out
 
 
@@ -179,7 +183,7 @@ def _carry_over(result: Result, problem: Problem) -> State:
         places = [place for place, (kind, _) in enumerate(a.arguments) if kind == "slots"]
         rows.append(tuple(kept.get(place, m) for place, m in zip(places, fresh)))
     points = result.state.points if new.prior.keys() == old.prior.keys() else state.points
-    return State(tuple(rows), points, result.state.visits, result.state.key)
+    return dataclasses.replace(result.state, messages=tuple(rows), points=points)
 
 
 def infer(
@@ -264,9 +268,10 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         message += f"; largest residual {residuals[-1, worst]:.2g} in group '{names[worst]}'"
     if outcome.did and outcome.failed:
         message += f" ({outcome.did[-1]})"
+    noise = {n: float(jnp.sqrt(v)) for n, v in zip(names, outcome.state.noise) if v is not None}
     return Result(
-        _by_name(graph, problem, found), status, message, len(residuals), trace, tuple(outcome.did), outcome.state,
-        problem, graph,
+        _by_name(graph, problem, found), status, message, len(residuals), noise, trace, tuple(outcome.did),
+        outcome.state, problem, graph,
     )  # fmt: skip
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,8 @@ class Problem(eqx.Module):
     frozen: tuple[Linear | None, ...]  # linear groups, linearised once
     prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
     start: dict[str, Array]  # linearisation point where nothing is known yet
-    fixed: dict[str, Array]  # values of wholly observed variables
+    fixed: dict[str, Array]  # values of wholly observed variables, and means of those held at a belief
+    held: dict[str, Gaussian]  # beliefs that are heard, but told nothing
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
 
@@ -79,6 +83,7 @@ class State(eqx.Module):
     points: tuple[dict[str, Array] | None, ...]
     visits: Array  # (groups,)
     key: Array
+    noise: tuple[Array | None, ...]  # of each group whose noise is learnt, its variance
 
 
 def prior_energy(prior: Gaussian, value: Array) -> Array:
@@ -92,6 +97,7 @@ def prior_energy(prior: Gaussian, value: Array) -> Array:
     return 0.5 * jnp.sum(jnp.where(observed, 0, each))
 
 
+@partial(jax.jit, static_argnums=2)
 def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
     """No messages sent yet."""
     messages, points = [], []
@@ -105,7 +111,17 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
         keep = keep_points and not group.linear and group.slots
         # A copy: the loop gives the buffers of its state away, and the start must stay.
         points.append({v: jnp.copy(problem.start[v]) for v in group.variables} if keep else None)
-    return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key)
+    noise = tuple(None if g.noise_prior is None else jnp.copy(g.noise_prior.variance) for g in problem.groups)
+    return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key, noise)
+
+
+def with_learnt_noise(problem: Problem, state: State) -> Problem:
+    """The problem with the noise that has been learnt, which is no longer learnt."""
+    groups = [
+        g if v is None or g.noise_prior is None else dataclasses.replace(g.with_noise(v), noise_prior=None)
+        for g, v in zip(problem.groups, state.noise)
+    ]
+    return dataclasses.replace(problem, groups=tuple(groups))
 
 
 def belief(problem: Problem, state: State, variable: str) -> Gaussian:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from . import linalg
@@ -98,8 +99,9 @@ def propose(
     points: dict[str, Array],
     residual: Array,
     scale: Array | None,
+    held: Array | None,
 ) -> list[Gaussian]:
-    """The undamped messages of a group."""
+    """The undamped messages of a group. `held`: how uncertain variables held at a belief leave `h`."""
     spread = [p if (p := points[s.variable]).ndim == 0 else s.edges.spread(p) for s in group.slots]
     rows = group.factors
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
@@ -108,12 +110,17 @@ def propose(
         edges = [Edge(j, c, x, s.proper) for j, c, x, s in zip(jacobians, cavities, spread, group.slots)]
         k = None if scale is None else scale[:, 0]
         variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
+        if held is not None:  # the robust scale belongs to the noise alone
+            variance = variance + held[:, 0] * (1.0 if k is None else k)
         return scalar_messages(edges, residual[:, 0], variance, k)
     edges = []
     for j, c, x, s in zip(jacobians, cavities, spread, group.slots):
         wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
         edges.append(Edge(j, wide, _point(x, s, wide), s.proper))
     covariance = group.covariance()
+    if held is not None:
+        root = 1.0 if scale is None else jnp.sqrt(scale[:, :, None] * scale[:, None, :])
+        covariance = covariance + held * root
     out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
     return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
 
@@ -141,6 +148,32 @@ def _refresh(options: Options, state: State, g: int, means: dict[str, Array], ol
         due = state.visits[g] % options.relinearise == 0
         points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
     return points, points
+
+
+def _learn_noise(
+    problem: Problem,
+    g: int,
+    linear: Linear,
+    means: dict[str, Array],
+    old: dict[str, Gaussian],
+    variance: Array,
+    visits: Array,
+    options: Options,
+) -> Array:
+    """The noise variance of a group that learns it, from the beliefs before the visit; damped like its messages."""
+    group = problem.groups[g]
+    prior = group.noise_prior
+    assert prior is not None
+    value = linear.value if problem.frozen[g] is None else _linearise(problem, g, means).value
+    spread = group.spread_of({**old, **problem.held}, linear)
+    assert spread is not None  # it has at least one slot
+    if not group.scalar:
+        spread = jnp.trace(spread, axis1=-2, axis2=-1)
+    squares = jnp.sum(_every_factor(group, group.y - value) ** 2) + jnp.sum(spread)
+    new = prior.posterior(squares, group.factors * group.outputs)
+    weight = jnp.max(jnp.stack(options.damping[g]))
+    mixed = jnp.exp(weight * jnp.log(variance) + (1 - weight) * jnp.log(new))
+    return jnp.where(visits == 0, variance, mixed)  # before its first message it knows only the prior
 
 
 def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
@@ -173,15 +206,23 @@ def visit(
     frozen, stored, measured, means, visits = problem.frozen[g], None, None, None, state.visits[g]
     if frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
-        linear, scale, stored = frozen, None, state.points[g]
+        linear, stored = frozen, state.points[g]
     else:
         means = {name: mean(name, old[name]) for name in group.variables}
         first = {n: jnp.where(visits == 0, problem.start[n], means[n]) for n in means if n in problem.started}
         points, stored = _refresh(options, state, g, {**means, **first}, old)
         linear = _linearise(problem, g, points)
-        measured = group.measure(_every_factor(group, group.y - linear.value))
-        scale = measured.scale
-    proposals = propose(group, linear, cavities, points, group.y - linear.value, scale)
+    variance = state.noise[g]
+    if variance is not None and group.noise_prior is not None:
+        means = means or {name: mean(name, old[name]) for name in group.variables}
+        variance = _learn_noise(problem, g, linear, means, old, variance, visits, options)
+        group = group.with_noise(variance)
+    if means is not None:
+        value = linear.value if frozen is None or group.robust is not None else _linearise(problem, g, means).value
+        measured = group.measure(_every_factor(group, group.y - value))
+    scale = None if measured is None else measured.scale
+    held = group.spread_of(problem.held, linear)
+    proposals = propose(group, linear, cavities, points, group.y - linear.value, scale, held)
 
     key, draw = jax.random.split(state.key) if options.dropping else (state.key, state.key)
     messages, proposed = [], []
@@ -209,6 +250,7 @@ def visit(
         (*state.points[:g], stored, *state.points[g + 1 :]),
         state.visits.at[g].add(1),
         key,
+        (*state.noise[:g], variance, *state.noise[g + 1 :]),
     )
 
     def look(means: dict[str, Array] | None = means) -> Latest:
@@ -288,15 +330,10 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest, wa
 def nothing_seen(problem: Problem) -> Latest:
     """Before the first visit: every residual is infinite."""
     dtype = next(iter(problem.prior.values())).dtype if problem.prior else jnp.result_type(float)
-    groups = jnp.zeros(len(problem.groups), dtype)
-    idle = jnp.asarray([not g.slots for g in problem.groups], bool)
-    return Latest(
-        jnp.where(idle, 0, jnp.inf).astype(dtype),
-        groups,
-        groups,
-        jnp.zeros(len(problem.prior), dtype),
-        groups + jnp.inf,
-    )
+    # Made by NumPy: outside of compiled code JAX would compile every operation for itself.
+    zeros, infinite = np.zeros(len(problem.groups), dtype), np.full(len(problem.groups), np.inf, dtype)
+    residual = np.where([bool(g.slots) for g in problem.groups], infinite, 0).astype(dtype)
+    return Latest(*map(jnp.asarray, (residual, zeros, zeros, np.zeros(len(problem.prior), dtype), infinite)))
 
 
 def _run(

@@ -14,7 +14,7 @@ from .gaussian import POINT, Gaussian
 from .group import Group, Slot, linearise
 from .linalg import add_all
 from .measurement import Linear, Operator
-from .problem import Messages, Problem, State, all_means
+from .problem import Messages, Problem, State, all_means, with_learnt_noise
 
 Values = dict[str, Array]
 
@@ -135,7 +135,23 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
         eta = linalg.information(p.lam, centre[name])
         prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
-    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, problem.proper, frozenset())
+    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, problem.proper, frozenset())
+
+
+@jax.jit
+def with_settled_noise(problem: Problem, state: State, x: Values) -> Problem:
+    """The problem with the noise learnt so far, and with the uncertainty of held variables (at `x`) as noise.
+
+    Proximal steps descend on one energy; it must not change under them.
+    """
+    problem = with_learnt_noise(problem, state)
+    full, groups = {**x, **problem.fixed}, []
+    for group in problem.groups:
+        spread = group.spread_of(problem.held, group.linearise(full)) if group.held else None
+        if spread is not None:
+            group = dataclasses.replace(group, noise=spread + (group.noise if group.scalar else group.covariance()))
+        groups.append(group)
+    return dataclasses.replace(problem, groups=tuple(groups), held={})
 
 
 def _own_precision(group: Group, slot: Slot, operator: Operator) -> Array:
@@ -170,7 +186,7 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
             eta = linalg.information(each.lam, at)
             new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
         groups.append(tuple(new))
-    return State(tuple(groups), state.points, state.visits, state.key)
+    return dataclasses.replace(state, messages=tuple(groups))
 
 
 current_means = jax.jit(all_means)
@@ -201,4 +217,9 @@ def conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
 
 def finite(tree: Any) -> bool:
     """Whether every number of a pytree is finite."""
-    return all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(tree))
+    return bool(_finite(jax.tree.leaves(tree)))
+
+
+@jax.jit
+def _finite(leaves: list[Array]) -> Array:
+    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in leaves]))

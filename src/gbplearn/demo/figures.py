@@ -1,46 +1,16 @@
-"""The pictures of the demo. No pyplot: nothing global, no display needed."""
+"""The pictures of the demo."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import BinaryIO
-
-import matplotlib
 import numpy as np
 from matplotlib.collections import EllipseCollection
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ..report.figures import BLUE, GREEN, GREY, ORANGE, PALE
 from .denoise import Denoised, psnr
-from .files import write_whole
 from .poses import Fitted, position_rmse
-
-_BLUE, _ORANGE, _GREEN, _GREY, _PALE = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#555555",
-    "#dcdcdc",
-)  # told apart by the colour-blind too
-
-
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG.
-
-    **Returns:** the paths.
-    """
-    paths = []
-    for kind in ("png", "svg"):
-
-        def write(file: BinaryIO, kind: str = kind) -> None:
-            # Without salt and date the same figure would be another file every time.
-            with matplotlib.rc_context({"svg.hashsalt": name}):
-                figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-
-        paths.append(folder / f"{name}.{kind}")
-        write_whole(paths[-1], write)
-    return paths
 
 
 def draw_denoised(d: Denoised) -> Figure:
@@ -62,9 +32,9 @@ def draw_denoised(d: Denoised) -> Figure:
     ax = axes[1, 1]
     kinds = (
         ("white", "", None),
-        (_BLUE, "corrupt, rejected", d.rejected & d.corrupt),
-        (_ORANGE, "corrupt, kept", ~d.rejected & d.corrupt),
-        (_GREEN, "intact, rejected", d.rejected & ~d.corrupt),
+        (BLUE, "corrupt, rejected", d.rejected & d.corrupt),
+        (ORANGE, "corrupt, kept", ~d.rejected & d.corrupt),
+        (GREEN, "intact, rejected", d.rejected & ~d.corrupt),
     )
     which = sum(i * mask for i, (_, _, mask) in enumerate(kinds) if mask is not None)
     colours = ListedColormap([colour for colour, _, _ in kinds])
@@ -94,15 +64,15 @@ def draw_fitted(f: Fitted) -> Figure:
     truth, start, mean = f.drive.path, f.drive.start, f.mean
     before, after = position_rmse(start, truth), position_rmse(mean, truth)
     for wrong, style, colour, label in (
-        (False, "-", _GREEN, "loop closure"),
-        (True, "--", _ORANGE, "wrong loop closure"),
+        (False, "-", GREEN, "loop closure"),
+        (True, "--", ORANGE, "wrong loop closure"),
     ):
         for number, (i, j) in enumerate(f.drive.pairs[f.drive.wrong == wrong]):
             line = ax.plot(*mean[[i, j], :2].T, style, color=colour, linewidth=1.4, zorder=2)[0]
             line.set_label(label if number == 0 else None)
-    ax.plot(*truth[:, :2].T, color=_PALE, linewidth=6, label="true path", zorder=0)
-    ax.plot(*start[:, :2].T, ":", color=_GREY, linewidth=1.5, label=f"odometry: {before:.2f} m RMSE", zorder=1)
-    ax.plot(*mean[:, :2].T, ".-", color=_BLUE, linewidth=1.2, markersize=4, label=f"GBP: {after:.2f} m RMSE", zorder=4)
+    ax.plot(*truth[:, :2].T, color=PALE, linewidth=6, label="true path", zorder=0)
+    ax.plot(*start[:, :2].T, ":", color=GREY, linewidth=1.5, label=f"odometry: {before:.2f} m RMSE", zorder=1)
+    ax.plot(*mean[:, :2].T, ".-", color=BLUE, linewidth=1.2, markersize=4, label=f"GBP: {after:.2f} m RMSE", zorder=4)
 
     every = max(1, len(mean) // 30)
     values, vectors = np.linalg.eigh(f.covariance[::every, :2, :2])
@@ -116,14 +86,14 @@ def draw_fitted(f: Fitted) -> Figure:
             units="xy",
             offsets=mean[::every, :2],
             offset_transform=ax.transData,
-            facecolor=_BLUE,
+            facecolor=BLUE,
             edgecolor="none",
             alpha=0.3,
             zorder=1,
         )
     )
     handles, labels = ax.get_legend_handles_labels()
-    handles.append(Patch(facecolor=_BLUE, alpha=0.3))
+    handles.append(Patch(facecolor=BLUE, alpha=0.3))
     labels.append("GBP: 2 standard deviations")
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     ax.set_aspect("equal")

@@ -1,0 +1,128 @@
+"""What all experiments share: seeds, results, ledger, figure."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..report.files import make_folder
+from ..report.page import Section
+from ..report.progress import progress
+from ..report.record import (
+    Clock,
+    append_to_ledger,
+    commit,
+    environment,
+    peak_memory_mb,
+    settings_hash,
+    summary,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedRun:
+    """One seed: its numbers, and what the figure needs."""
+
+    seed: int
+    metrics: dict[str, float]
+    kept: Any
+
+
+class Experiment(abc.ABC):
+    """An experiment is a frozen dataclass: its fields are its settings.
+
+    Metrics are named `quantity/read-out`; `read_out` says what each read-out is.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    seeds: ClassVar[int]  # by default
+    read_out: ClassVar[dict[str, str]]
+    published: ClassVar[dict[str, str]]  # what others report, by metric
+    caption: ClassVar[str]  # the figure in words
+
+    @abc.abstractmethod
+    def run_seed(self, seed: int) -> SeedRun:
+        """Everything that depends on a seed."""
+
+    @abc.abstractmethod
+    def draw(self, runs: Sequence[SeedRun]) -> Figure:
+        """The figure."""
+
+    def settings(self) -> dict[str, Any]:
+        """Its fields."""
+        assert dataclasses.is_dataclass(self)
+        return dataclasses.asdict(self)
+
+
+def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | None) -> tuple[dict[str, Any], Section]:
+    """Run an experiment for some seeds.
+
+    Writes `results.json` and the figure (PNG and SVG) to the folder `out`, and a line for each seed to `ledger` as soon
+    as that seed is done.
+
+    **Returns:** what `results.json` holds, and a section for a report.
+    """
+    from ..report.figures import save_figure
+
+    make_folder(out)
+    whole, runs = Clock(), []
+    settings, version = experiment.settings(), commit()
+    for seed in progress(list(seeds), experiment.name):
+        clock = Clock()
+        runs.append(experiment.run_seed(seed))
+        if ledger is not None:
+            line = {
+                "experiment": experiment.name,
+                "commit": version,
+                "settings": settings_hash(settings),
+                "seed": seed,
+                "metrics": runs[-1].metrics,
+                "read_out": experiment.read_out,
+                **clock.read(),
+            }
+            append_to_ledger(ledger, line)
+    results = {
+        "experiment": experiment.name,
+        "settings": {"seeds": list(seeds), **settings},
+        "metrics": {name: summary([r.metrics[name] for r in runs]) for name in runs[0].metrics},
+        "published": experiment.published,
+        "read_out": experiment.read_out,
+        **whole.read(),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+        "environment": environment(),
+    }
+    pictures = save_figure(experiment.draw(runs), out, experiment.name)
+    write_json(out / "results.json", results)
+    rows = table_rows(results)
+    section = Section(
+        experiment.title,
+        " ".join(f"{name}: {words}." for name, words in experiment.read_out.items()),
+        rows,
+        [(p, experiment.caption) for p in pictures if p.suffix == ".svg"],
+        results["settings"],
+    )
+    return results, section
+
+
+def table_rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Each metric with its spread over the seeds, beside what was published."""
+    rows: list[tuple[str, ...]] = [("metric / read-out", "mean", "standard error", "lowest", "highest", "published")]
+    for name, m in results["metrics"].items():
+        error = "" if m["standard_error"] is None else f"{m['standard_error']:.2g}"
+        low, high = (f"{f(m['values']):.4g}" for f in (min, max))
+        rows.append((name, f"{m['mean']:.4g}", error, low, high, results["published"].get(name, "")))
+    return rows
+
+
+def as_text(rows: Sequence[Sequence[str]]) -> str:
+    """A table for the terminal."""
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows)

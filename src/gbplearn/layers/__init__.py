@@ -1,0 +1,1 @@
+"""Layers: one kind of factor a file."""

@@ -1,0 +1,54 @@
+"""Activation functions of layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Elementwise = Callable[[Array], Array]
+
+
+def linear(a: Array) -> Array:
+    """`a`."""
+    return a
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakyRelu:
+    """`a` where it is positive, else `slope a`; the derivative at 0 is `slope`."""
+
+    slope: float = 0.2
+
+    def __call__(self, a: Array) -> Array:
+        """Elementwise."""
+        return jnp.where(a > 0, a, self.slope * a)
+
+
+ACTIVATIONS: dict[str, Elementwise] = {
+    "linear": linear,
+    "leaky_relu": LeakyRelu(),
+    "relu": LeakyRelu(0.0),
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+    "elu": jax.nn.elu,
+    "softplus": jax.nn.softplus,
+}
+
+
+def find_activation(given: str | Elementwise) -> Elementwise:
+    """An activation by its name, or as given: any elementwise JAX function."""
+    if callable(given):
+        return given
+    if given not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)} or a function, got {given!r}")
+    return ACTIVATIONS[given]
+
+
+def value_and_slope(activation: Elementwise, a: Array) -> tuple[Array, Array]:
+    """`g(a)` and `g'(a)`, elementwise."""
+    value, slope = jax.jvp(activation, (a,), (jnp.ones_like(a),))
+    return value, slope

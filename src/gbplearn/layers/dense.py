@@ -1,0 +1,160 @@
+"""The dense layer.
+
+Energy of example `b` and output `o`, one factor (M = 1) each, with inputs `x`, weights `w`, bias `d`, outputs `y` and
+activation function `g`:
+
+    E_bo = (y_bo - g(a_bo))² / (2 sigma²) ,   a_bo = sum_i x_bi w_io + d_o
+
+The *generative* direction is the same energy with the layer's outputs in the place of `x` and its inputs in the place
+of `y`: the outputs explain the inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from ..edges import AxesEdges
+from ..factor import Factor
+from ..measurement import FactorKind, Layout, Operator, Shape
+from ..view import Variable
+from .activation import Elementwise, find_activation, value_and_slope
+from .layer import Parameter, Transform, check_not_negative, check_positive
+from .operators import Identity, Product
+
+
+class DenseKind(FactorKind):
+    """`h = y - g(x w + d)`, measured to be 0. Arguments: `x (B, ...)`, `w (I, O)`, `d (O,)`, `y (B, ...)`."""
+
+    activation: Elementwise = eqx.field(static=True)
+
+    def layout(self, *shapes: Shape) -> Layout:
+        """One factor an example and output; its row runs over the inputs."""
+        x, w, d, y = shapes
+        (batch, *_), (inputs, outputs) = x, w
+        if math.prod(x[1:]) != inputs or y[0] != batch or math.prod(y[1:]) != outputs or d != (outputs,):
+            raise ValueError(f"a dense layer cannot join x {x}, weights {w}, bias {d} and y {y}")
+        grid = (batch, outputs)
+        return Layout(
+            grid,
+            (),
+            (
+                AxesEdges(x, (0, 2), (*grid, inputs)),
+                AxesEdges(w, (2, 1), (*grid, inputs)),
+                AxesEdges(d, (1,), (*grid, 1)),
+                AxesEdges(y, (0, 1), (*grid, 1)),
+            ),
+        )
+
+    def value(self, *args: Array) -> Float[Array, "b o"]:
+        """`y - g(a)`."""
+        x, w, d, y = args
+        return y.reshape(y.shape[0], -1) - self.activation(_matrix(w, x) + d)
+
+    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
+        """`-g' w`, `-g' x`, `-g'`, `1`."""
+        x, w, d, y = args
+        edges = self.layout(*(a.shape for a in args)).edges
+        slope = -value_and_slope(self.activation, _matrix(w, x) + d)[1]
+        return (
+            Product(w, slope, edges[1], _matrix, x.shape),
+            Product(x, slope, edges[0], _weights, w.shape),
+            Product(jnp.ones_like(d), slope, edges[2], _bias, d.shape),
+            Identity(y.shape),
+        )
+
+
+def _matrix(w: Array, x: Array) -> Float[Array, "b o"]:
+    return x.reshape(x.shape[0], -1) @ w
+
+
+def _weights(x: Array, w: Array) -> Float[Array, "b o"]:
+    return _matrix(w, x)
+
+
+def _bias(one: Array, d: Array) -> Float[Array, "1 o"]:
+    return (one * d)[None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense(Transform):
+    """A fully connected layer: `outputs ~ N(g(inputs w + d), sigma²)`. Inputs of any shape are flattened.
+
+    ```python
+    gbp.Dense(8, activation="leaky_relu", sigma=0.1, weight_prior=3.0, bias_prior=1.0, prior=5.0)
+    ```
+
+    **Arguments:**
+
+    - `units`: number of outputs.
+    - `activation`: "linear", "leaky_relu" (slope 0.2), "relu", "sigmoid", "tanh", "elu", "softplus",
+        `gbp.LeakyRelu(slope)`, or any elementwise JAX function.
+    - `sigma`: standard deviation of the outputs around what inputs and parameters say.
+    - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters.
+    - `weight_init`, `bias_init`: standard deviations of the random prior *means*; `weight_init` is `weight_prior` by
+        default, `bias_init` 0. All means zero would leave nothing to tell hidden units apart.
+    - `prior`: standard deviation of the prior of the outputs.
+    - `direction`: "forward", or "generative": the outputs explain the inputs, with weights `(units, inputs)` and a bias
+        for each input.
+    - `name`: of its variables: `name/weight`, `name/bias`, and `name` for the outputs.
+    """
+
+    units: int
+    activation: str | Elementwise = "linear"
+    sigma: float = 0.01
+    weight_prior: float = 0.15
+    bias_prior: float = 0.15
+    prior: float = 3.0
+    weight_init: float | None = None
+    bias_init: float = 0.0
+    direction: Literal["forward", "generative"] = "forward"
+    name: str | None = None
+    label: ClassVar[str] = "dense"
+
+    def __post_init__(self):
+        if not (isinstance(self.units, int) and self.units >= 1):
+            raise ValueError(f"Dense: units must be a whole number >= 1, got {self.units!r}")
+        if self.direction not in ("forward", "generative"):
+            raise ValueError(f"Dense: direction must be 'forward' or 'generative', got {self.direction!r}")
+        check_positive(
+            "Dense", sigma=self.sigma, weight_prior=self.weight_prior, bias_prior=self.bias_prior, prior=self.prior
+        )
+        check_not_negative("Dense", weight_init=self.weight_init, bias_init=self.bias_init)
+        find_activation(self.activation)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """`(units,)`."""
+        if not shape:
+            raise ValueError("Dense needs inputs with at least one axis beside the batch")
+        return (self.units,)
+
+    def parameters(self, shape: Shape) -> dict[str, Parameter]:
+        """Weights and bias."""
+        inputs = math.prod(shape)
+        forward = self.direction == "forward"
+        weight = (inputs, self.units) if forward else (self.units, inputs)
+        init = self.weight_prior if self.weight_init is None else self.weight_init
+        return {
+            "weight": Parameter(weight, self.weight_prior, init),
+            "bias": Parameter(weight[1:], self.bias_prior, self.bias_init),
+        }
+
+    def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
+        """`DenseKind`, either way round."""
+        ends = (inputs, outputs) if self.direction == "forward" else (outputs, inputs)
+        kind = DenseKind(find_activation(self.activation))
+        args = (ends[0], parameters["weight"], parameters["bias"], ends[1])
+        return Factor(kind, args, y=0.0, sigma=self.sigma, name=name)
+
+    def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array | None:
+        """`g(x w + d)`."""
+        if self.direction == "generative":
+            return None
+        return find_activation(self.activation)(_matrix(parameters["weight"], x) + parameters["bias"])

@@ -1,0 +1,90 @@
+"""What `Sequential` asks of a layer: shapes, parameters, and the factor that joins them.
+
+The mathematics of a layer (its energy and Jacobian) is its `FactorKind`; this is how it is put into a graph.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from jax import Array
+
+from ..factor import Factor
+from ..measurement import Shape
+from ..view import Variable
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """Prior of a parameter: `N(w0, prior²)`, with `w0 ~ N(0, init²)` drawn once."""
+
+    shape: Shape
+    prior: float
+    init: float
+
+
+class Layer(abc.ABC):
+    """A part of a network, as the user writes it down."""
+
+    label: ClassVar[str]  # what variables and factors are named after unless `name` is given
+    name: str | None
+
+    @abc.abstractmethod
+    def output_shape(self, shape: Shape) -> Shape:
+        """Shape of one example's outputs for inputs of `shape`; a `ValueError` says what does not fit."""
+
+
+class Transform(Layer):
+    """A layer with outputs of its own: new variables, joined to the inputs by one factor group."""
+
+    prior: float  # standard deviation of the outputs' prior N(0, prior²)
+
+    @abc.abstractmethod
+    def parameters(self, shape: Shape) -> dict[str, Parameter]:
+        """The parameters for inputs of `shape`."""
+
+    @abc.abstractmethod
+    def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
+        """The factor group that joins them."""
+
+    @abc.abstractmethod
+    def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array | None:
+        """Outputs as a function of inputs, to start from; None if the layer does not run that way."""
+
+
+class Observation(Layer):
+    """Something measured of the variables it stands behind: a head, or the input itself."""
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """No new variables."""
+        return shape
+
+    @abc.abstractmethod
+    def target(self, y: Any, shape: Shape) -> np.ndarray:
+        """What the user observed of variables of `shape` (with the batch), as numbers.
+
+        A `ValueError` says what does not fit.
+        """
+
+    @abc.abstractmethod
+    def factor(self, name: str, variable: Variable, target: np.ndarray) -> Factor:
+        """The factor group that observes a variable."""
+
+
+def check_positive(layer: str, **values: float | None) -> None:
+    """Raise unless every number is > 0 and finite."""
+    for what, value in values.items():
+        if value is None:
+            continue
+        if not isinstance(value, (int, float, np.number)) or not (0 < value < math.inf):
+            raise ValueError(f"{layer}: {what} must be a number > 0, got {value!r}")
+
+
+def check_not_negative(layer: str, **values: float | None) -> None:
+    """Raise unless every number is >= 0 and finite."""
+    check_positive(layer, **{what: value for what, value in values.items() if value != 0})

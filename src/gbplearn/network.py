@@ -1,0 +1,345 @@
+"""Sequential: lays a factor graph out from layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .factor import Factor
+from .gaussian import Gaussian, Numbers
+from .graph import FactorGraph
+from .inference import Result, infer
+from .layers.gaussian_observation import GaussianObservation
+from .layers.layer import Layer, Observation, Parameter, Transform
+from .layers.prior import Prior
+from .measurement import Shape
+from .network_table import table
+from .noise import LearnNoise
+from .sites import INPUT, Site, place_layers
+
+
+class Sequential:
+    """A network as a factor graph: layer after layer, each joined to the variables of the one before.
+
+    ```python
+    net = gbp.Sequential(
+        gbp.Dense(8, activation="leaky_relu", sigma=0.1, weight_prior=3.0, bias_prior=1.0, prior=5.0),
+        gbp.Dense(2, sigma=0.1, weight_prior=3.0, bias_prior=1.0, prior=2.0),
+        gbp.SoftmaxObservation(sigma=0.1),
+        input_shape=(2,),
+    )
+    print(net)
+    graph = net.graph(x, y)
+    ```
+
+    Variables are named after their layers: `input`, `dense` (its outputs), `dense/weight`, `dense/bias`, `dense_1`, ...
+    Inputs are fixed at what is given, unless the first layer is an observation (`gbp.GaussianObservation`) of them.
+    An observation at the end is the head: it takes the `y` of `graph(x, y)`, and is left out where there is none.
+
+    **Arguments:**
+
+    - `layers`: `gbp.Dense(...)`, ..., and `gbp.Prior(...)` behind any of them.
+    - `input_shape`: of one example. If it is given, all shapes are checked at once and `print(net)` knows all sizes.
+    """
+
+    def __init__(self, *layers: Layer, input_shape: Shape | int | None = None):
+        for layer in layers:
+            if not isinstance(layer, Layer):
+                raise TypeError(f"Sequential takes layers such as gbp.Dense(10), got {layer!r}")
+        if not any(isinstance(layer, Transform) for layer in layers):
+            raise ValueError("Sequential needs at least one layer with outputs, such as gbp.Dense(10)")
+        self.layers = tuple(layers)
+        self.sites = place_layers(self.layers)
+        inner = [s.name for s in self.sites[1:-1] if isinstance(s.layer, Observation)]
+        if inner:
+            raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
+        self.input_shape = (input_shape,) if isinstance(input_shape, int) else input_shape
+        if self.input_shape is not None:
+            self.input_shape = tuple(int(n) for n in self.input_shape)
+            self.shapes(self.input_shape)
+
+    @property
+    def head(self) -> str | None:
+        """Name of the observation at the end."""
+        last = self.sites[-1]
+        return last.name if isinstance(last.layer, Observation) else None
+
+    @property
+    def output(self) -> str:
+        """Name of the last variable: what is predicted."""
+        return self.sites[-1].variable
+
+    @property
+    def observes_input(self) -> bool:
+        """Whether inputs are random variables, observed with noise."""
+        return isinstance(self.layers[0], Observation)
+
+    def shapes(self, input_shape: Shape) -> dict[str, Shape]:
+        """Shape of one example of every variable; a `ValueError` names the layer that does not fit."""
+        shape = tuple(input_shape)
+        if any(n < 1 for n in shape):
+            raise ValueError(f"the input shape {shape} has an axis of length 0")
+        out = {INPUT: shape}
+        for site in self.sites:
+            try:
+                shape = site.layer.output_shape(shape)
+            except ValueError as error:
+                raise ValueError(f"layer '{site.name}': {error}") from None
+            out[site.variable] = shape
+        return out
+
+    def _parameters(self, input_shape: Shape) -> dict[str, Parameter]:
+        shapes, out, inputs = self.shapes(input_shape), {}, INPUT
+        for site in self.sites:
+            if isinstance(site.layer, Transform):
+                for name, parameter in site.layer.parameters(shapes[inputs]).items():
+                    out[f"{site.name}/{name}"] = parameter
+                inputs = site.variable
+        return out
+
+    def priors(self, input_shape: Shape | None = None, *, seed: int = 0) -> dict[str, Gaussian]:
+        """Prior of every parameter, its random means drawn with `seed`.
+
+        Draws depend on the seed and on the place of a parameter in the network, not on what stands behind it.
+        """
+        found = self._parameters(self._input_shape(input_shape))
+        out = {}
+        for i, (name, p) in enumerate(found.items()):
+            mean = p.init * np.random.default_rng([seed, i]).standard_normal(p.shape)
+            out[name] = Gaussian.from_moments(mean=jnp.asarray(mean, jnp.result_type(float)), std=p.prior)
+        return out
+
+    def _input_shape(self, given: Shape | None) -> Shape:
+        shape = self.input_shape if given is None else tuple(given)
+        if shape is None:
+            raise ValueError("the network does not know its input shape: give input_shape=")
+        if self.input_shape is not None and shape != self.input_shape:
+            raise ValueError(f"the network takes examples of shape {self.input_shape}, got {shape}")
+        return shape
+
+    def forward(self, x: Numbers, values: Mapping[str, Any]) -> dict[str, Array]:
+        """The forward pass: no inference, every layer's function in turn. Activations by name.
+
+        **Arguments:**
+
+        - `values`: parameters by name: numbers, or beliefs, of which the means are taken.
+        """
+        numbers = {n: v.mean if isinstance(v, Gaussian) else jnp.asarray(v) for n, v in values.items()}
+        now = jnp.asarray(x, jnp.result_type(float))
+        out: dict[str, Array] = {INPUT: now}
+        for site in self.sites:
+            if not isinstance(site.layer, Transform):
+                continue
+            named = {n.removeprefix(f"{site.name}/"): v for n, v in numbers.items() if n.startswith(f"{site.name}/")}
+            result = site.layer.forward(now, named)
+            if result is None:
+                break  # from a generative layer on, only inference can say
+            out[site.variable] = now = result
+        return out
+
+    def graph(
+        self,
+        x: Numbers,
+        y: Numbers | None = None,
+        *,
+        parameters: Literal["learnt", "fixed", "random"] = "learnt",
+        beliefs: Mapping[str, Gaussian] | None = None,
+        start: Mapping[str, Numbers] | None = None,
+        noise: float | None = None,
+        seed: int = 0,
+        dtype: Any = None,
+    ) -> FactorGraph:
+        """The factor graph for a batch of examples: `gbp.infer(net.graph(x, y))` learns.
+
+        Activations are started by a forward pass: there the layers are linearised at their first visit.
+
+        **Arguments:**
+
+        - `x`: inputs `(batch,) + input_shape`.
+        - `y`: what the head observes; without it the head is left out.
+        - `parameters`: "learnt", "fixed" at the means of their beliefs, or "random": uncertain, but told nothing by
+            this batch (`FactorGraph.hold`).
+        - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
+            the prior that their layer gives them.
+        - `start`: values of parameters to linearise at first, by default the means of their beliefs.
+        - `noise`: standard deviation to use for a head that learns its own.
+        - `seed`: of the random prior means.
+        """
+        graph = FactorGraph(dtype=dtype)
+        x = np.asarray(x, float)
+        if x.ndim < 1 or x.shape[0] < 1:
+            raise ValueError(f"x must be a batch of examples, got shape {x.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError("x holds NaN or infinity")
+        if parameters not in ("learnt", "fixed", "random"):
+            raise ValueError(f"parameters must be 'learnt', 'fixed' or 'random', got {parameters!r}")
+        shapes = self.shapes(self._input_shape(x.shape[1:]))
+        priors = {**self.priors(x.shape[1:], seed=seed), **self._known(beliefs, x.shape[1:])}
+        first = {n: p.mean if start is None or n not in start else jnp.asarray(start[n]) for n, p in priors.items()}
+        activations = self.forward(x, first)
+        batch = x.shape[0]
+        now = graph.variable(INPUT, (batch, *shapes[INPUT]), start=x)
+        if not self.observes_input:
+            graph.observe(INPUT, x)
+        for site in self.sites:
+            factor: Factor | None
+            if isinstance(site.layer, Transform):
+                own = {}
+                for full in (n for n in priors if n.startswith(f"{site.name}/")):
+                    own[full.removeprefix(f"{site.name}/")] = graph.variable(
+                        full, priors[full].shape, prior=priors[full], start=first[full], kind="parameter"
+                    )
+                out = graph.variable(
+                    site.variable,
+                    (batch, *shapes[site.variable]),
+                    prior=Gaussian.from_moments(mean=0.0, std=site.layer.prior),
+                    start=activations.get(site.variable),
+                )
+                factor = site.layer.factor(site.name, now, own, out)
+                now = out
+            elif isinstance(site.layer, Observation):
+                given = x if site is self.sites[0] else y
+                layer = site.layer
+                if noise is not None and site.name == self.head and isinstance(layer, GaussianObservation):
+                    layer = dataclasses.replace(layer, sigma=noise)
+                factor = None if given is None else _observe(site, layer, graph, given)
+            elif isinstance(site.layer, Prior):
+                factor = site.layer.factor(site.name, now)
+            else:
+                raise TypeError(f"layer '{site.name}' is neither a Transform, an Observation nor a Prior")
+            if factor is not None:
+                graph.add(factor)
+        if y is not None and self.head is None:
+            raise ValueError("the network has no observation at its end that could take y")
+        for name in priors:
+            if parameters == "fixed":
+                graph.observe(name, priors[name].mean)
+            elif parameters == "random":
+                graph.hold(name)
+        return graph
+
+    def _known(self, beliefs: Mapping[str, Gaussian] | None, input_shape: Shape) -> dict[str, Gaussian]:
+        """The beliefs of parameters among those given, checked."""
+        out = {}
+        for name, p in self._parameters(input_shape).items():
+            if beliefs is None or name not in beliefs:
+                continue
+            if beliefs[name].shape != p.shape:
+                raise ValueError(f"the belief of '{name}' has shape {beliefs[name].shape}, the network needs {p.shape}")
+            out[name] = beliefs[name]
+        if beliefs is not None and not isinstance(beliefs, Result):
+            unknown = [n for n in beliefs if n not in out]
+            if unknown:
+                raise ValueError(f"the network has no parameter '{unknown[0]}'")
+        return out
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether the head learns the standard deviation of its noise."""
+        head = self.layers[-1]
+        return isinstance(head, GaussianObservation) and isinstance(head.sigma, (str, LearnNoise))
+
+    def learn(
+        self,
+        x: Numbers,
+        y: Numbers,
+        *,
+        beliefs: Mapping[str, Gaussian] | None = None,
+        iterations: int = 1000,
+        rounds: int = 8,
+        seed: int = 0,
+        **options: Any,
+    ) -> Result:
+        """Learn from one batch: `gbp.infer(net.graph(x, y))`, and the head's noise if it is to be learnt.
+
+        Noise is learnt in rounds: messages with the noise held, then the noise (`gbp.LearnNoise`) by messages on the
+        same graph with the parameters fixed at their means. Not in one go: beliefs take the parameters of a factor for
+        independent, so that together they leave its output more uncertain than they should, and that would count as
+        noise.
+
+        **Arguments:**
+
+        - `beliefs`: of the parameters before this batch.
+        - `iterations`: in all rounds together.
+        - `rounds`: if noise is learnt.
+        - `seed`: of the random prior means, dropout and random schedules.
+        - `options`: for `gbp.infer`: tolerance, damping, ...
+
+        **Returns:** the result of inference; `result.noise` holds the noise of the head.
+        """
+        if not self.learns_noise:
+            return infer(self.graph(x, y, beliefs=beliefs, seed=seed), iterations=iterations, seed=seed, **options)
+        if not (isinstance(rounds, int) and 1 <= rounds <= iterations):
+            raise ValueError(f"rounds must be a whole number from 1 to the iterations ({iterations}), got {rounds!r}")
+        head, result = self.layers[-1], None
+        assert isinstance(head, GaussianObservation)
+        prior = head.sigma if isinstance(head.sigma, LearnNoise) else LearnNoise()
+        noise, done = prior.start, 0
+        for i in range(rounds):
+            share = (i + 1) * iterations // rounds - done
+            graph = self.graph(x, y, beliefs=beliefs, noise=noise, seed=seed)
+            result = infer(graph, iterations=share, init=result, seed=seed, **options)
+            done += share
+            known = {name: result[name] for name in self._parameters(np.shape(x)[1:])}
+            told = infer(self.graph(x, y, parameters="fixed", beliefs=known), iterations=200, damping=0.5, throw=False)
+            if not math.isfinite(told.noise[self.sites[-1].name]):
+                raise RuntimeError("the noise of the head could not be learnt: inference with fixed parameters failed")
+            noise = told.noise[self.sites[-1].name]
+        assert result is not None
+        return dataclasses.replace(result, noise={self.sites[-1].name: noise})
+
+    def predict(
+        self,
+        x: Numbers,
+        beliefs: Mapping[str, Gaussian],
+        *,
+        parameters: Literal["fixed", "random"] = "fixed",
+        **options: Any,
+    ) -> Gaussian:
+        """The belief of the outputs for new inputs, by messages; the head is left out.
+
+        No example depends on another: parameters are fixed, or held at their beliefs, and nothing else is shared.
+
+        **Arguments:**
+
+        - `beliefs`: of the parameters: the `Result` of training.
+        - `parameters`: "fixed" at their means, or "random", with their uncertainty.
+        - `options`: for `gbp.infer`: iterations, tolerance, damping, ...
+        """
+        if parameters not in ("fixed", "random"):
+            raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {parameters!r}")
+        return infer(self.graph(x, parameters=parameters, beliefs=beliefs), **options)[self.output]
+
+    @staticmethod
+    def probabilities(logits: Gaussian) -> Array:
+        """Class probabilities: the mean softmax over Gaussian logits, from 256 draws that all examples share."""
+        draws = np.random.default_rng(0).standard_normal((128, logits.shape[-1]))
+        draws = jnp.asarray(np.concatenate([draws, -draws]), logits.dtype)
+        return _mean_softmax(logits.mean, logits.std, draws)
+
+    def __repr__(self) -> str:
+        return f"Sequential({', '.join(map(repr, self.layers))})"
+
+    def __str__(self) -> str:
+        return table(self)
+
+
+def _observe(site: Site, layer: Observation, graph: FactorGraph, given: Any) -> Factor:
+    variable = graph.variables[site.variable]
+    try:
+        target = layer.target(given, variable.shape)
+    except ValueError as error:
+        raise ValueError(f"layer '{site.name}': {error}") from None
+    return layer.factor(site.name, variable, target)
+
+
+@jax.jit
+def _mean_softmax(mean: Array, std: Array, draws: Array) -> Array:
+    return jax.lax.map(lambda d: jax.nn.softmax(mean + std * d), draws).mean(0)

@@ -1,0 +1,50 @@
+"""Noise that is learnt with everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnNoise:
+    """In the place of `sigma`: infer one noise variance for all measurements of a group.
+
+    The precision `1 / sigma²` has a Gamma prior with mean `1 / start²` that counts as much as `weight` measurements.
+    At each visit its posterior follows from the beliefs (variational Bayes, as in the EM algorithm):
+
+        sigma² = (weight start² + sum_f E[(y_f - h_f)²]) / (weight + number of measurements)
+
+    where the expectation has the squared residual at the means and the variance of `h` under the beliefs.
+
+    **Arguments:**
+
+    - `start`: the standard deviation to begin with.
+    - `weight`: how many measurements the prior counts for; > 0.
+    """
+
+    start: float = 0.1
+    weight: float = 1.0
+
+    def __post_init__(self):
+        for name in ("start", "weight"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"LearnNoise: {name} must be > 0, got {getattr(self, name)!r}")
+
+
+class NoisePrior(eqx.Module):
+    """`LearnNoise` as arrays."""
+
+    variance: Array
+    weight: Array
+
+    def posterior(self, squares: Array, count: int) -> Array:
+        """The variance, given the expected squared residuals of `count` measurements."""
+        return (self.weight * self.variance + squares) / (self.weight + count)
+
+    def energy(self, variance: Array, count: int) -> Array:
+        """What the normalisers of measurements and prior add to the energy, `- log p` up to constants."""
+        return 0.5 * ((self.weight + count) * jnp.log(variance) + self.weight * self.variance / variance)

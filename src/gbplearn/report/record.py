@@ -1,0 +1,100 @@
+"""Numbers of a run: `results.json`, and a line for each seed in the ledger, so that days add up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .files import write_whole
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard error over the seeds, and the value of each."""
+    array = np.asarray(values, float)
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return {"mean": float(array.mean()), "standard_error": error, "values": array.tolist()}
+
+
+def environment() -> dict[str, Any]:
+    """Where the numbers come from."""
+    from .. import __version__
+
+    return {
+        "gbplearn": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "device": jax.devices()[0].platform,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package is in, with a `+` if files were changed; None without one."""
+    folder = Path(__file__).parent
+    try:
+        head, changed = (
+            subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True).stdout
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", str(folder.parent)])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.strip() + ("+" if changed.strip() else "")
+
+
+def peak_memory_mb() -> float:
+    """The most memory this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 if sys.platform != "darwin" else 1024 * 1024)
+
+
+class Clock:
+    """Seconds and CPU seconds since it was made."""
+
+    def __init__(self):
+        self._begin = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """`seconds` and `cpu_seconds`."""
+        return {
+            "seconds": round(time.perf_counter() - self._begin[0], 3),
+            "cpu_seconds": round(time.process_time() - self._begin[1], 3),
+        }
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """Runs with the same settings have the same."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of JSON, whole or not at all."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def append_to_ledger(path: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to the ledger in one write, so that runs side by side do not mix theirs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(line, sort_keys=True, allow_nan=False) + "\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, text.encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,39 @@
+"""Layers in their places: how they and their variables are called."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .layers.layer import Layer, Transform
+
+INPUT = "input"
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A layer in its place."""
+
+    name: str
+    layer: Layer
+    variable: str  # that it makes, or stands behind
+
+
+def place_layers(layers: tuple[Layer, ...]) -> list[Site]:
+    """Name every layer: by its own name, or by its label and a number."""
+    given = [layer.name for layer in layers if layer.name is not None]
+    twice = [n for n in given if given.count(n) > 1]
+    if twice:
+        raise ValueError(f"two layers are called '{twice[0]}'")
+    wrong = [n for n in given if n == INPUT or "/" in n or not n]
+    if wrong:
+        raise ValueError(f"a layer cannot be called '{wrong[0]}'")
+    used, sites, variable = set(given), [], INPUT
+    for layer in layers:
+        name, number = layer.name or layer.label, 0
+        while layer.name is None and name in used:
+            number += 1
+            name = f"{layer.label}_{number}"
+        used.add(name)
+        variable = name if isinstance(layer, Transform) else variable
+        sites.append(Site(name, layer, variable))
+    return sites
