@@ -27,7 +27,6 @@ from gbplearn.problem import empty_state
 from gbplearn.propagate import nothing_seen, run_in_place
 
 HERE = pathlib.Path(__file__).parent
-BEGIN, END = "<!-- engine.py writes from here -->", "<!-- to here -->"
 
 
 def difference(a, b):
@@ -210,6 +209,15 @@ def tables(report: dict) -> str:
     return "\n".join(out)
 
 
+def write_down(name: str, report: dict, text: str) -> None:
+    """Put a report into benchmarks/NAME.json, and its tables between the marks of NAME.py in docs/performance.md."""
+    (HERE / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    page = HERE.parent / "docs" / "performance.md"
+    begin, end = f"<!-- {name}.py writes from here -->", "<!-- to here -->"
+    before, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller, for a first look")
@@ -228,10 +236,7 @@ def main() -> int:
     }
     print(json.dumps(report, indent=1))
     if args.write:
-        (HERE / "engine.json").write_text(json.dumps(report, indent=1) + "\n")
-        page = HERE.parent / "docs" / "performance.md"
-        before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n{tables(report)}\n{END}{rest.partition(END)[2]}")
+        write_down("engine", report, tables(report))
     return 0
 
 

@@ -8,7 +8,10 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn import cli
-from gbplearn.demo import denoise, files, poses, run_demo
+from gbplearn.demo import denoise, poses, run_demo
+from gbplearn.experiments.regression import Regression
+from gbplearn.experiments.xor import Xor
+from gbplearn.report import files
 
 
 def only_line(text):
@@ -19,14 +22,18 @@ def only_line(text):
 
 def test_demo_cleans_the_picture_and_straightens_the_path(tmp_path, capsys):
     out = tmp_path / "new" / "folder"
-    results = run_demo(out, seed=0, side=48, pose_count=50)
+    quick = {"iterations": 20, "test_iterations": 20}
+    results = run_demo(
+        out, seed=0, side=48, pose_count=50, xor=Xor(**quick), regression=Regression(**quick, points=10, noise_rounds=2)
+    )
     printed = capsys.readouterr().out
 
     pictures = {f"{name}.{kind}" for name in ("denoise", "poses") for kind in ("png", "svg")}
-    assert {p.name for p in out.iterdir()} == pictures | {"results.json"}  # and no partial file
+    others = {"results.json", "report.html", "xor", "regression"}
+    assert {p.name for p in out.iterdir()} == pictures | others  # and no partial file
     assert (out / "denoise.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (out / "poses.svg").read_bytes()
-    assert all(str(out / name) in printed for name in pictures)
+    assert str(out / "report.html") in printed
 
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
     assert results["experiment"] == "demo"

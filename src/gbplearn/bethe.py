@@ -9,7 +9,8 @@ from jax import Array
 from . import linalg
 from .gaussian import POINT, Gaussian
 from .linalg import add_all
-from .problem import Problem, State, belief, cavity, pooled, with_learnt_noise
+from .problem import Problem, State, belief, cavity, pooled
+from .proximal import with_settled_noise
 
 
 @jax.jit
@@ -23,20 +24,22 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
 
     where `E` is the energy of all factors and priors at the belief means and `S_f` the predicted covariance of a
     factor's measurement; the determinants see only precisions. Robust factors count `exp(-rho)`, with the noise scaled
-    at the means. Flat priors count as the constant 1, observed variables with their prior density at the value.
+    at the means; variables held at a belief add to the noise of each factor. Flat priors count as the constant 1,
+    observed variables with their prior density at the value.
 
     **Arguments:**
 
     - `prior`: the priors without evidence.
     """
-    problem = with_learnt_noise(problem, state)
+    held = problem.held
+    problem = with_settled_noise(problem, state, means)
     energies, priors = problem.energies(means)
     total = -add_all([*energies, *priors.values()])
     beliefs = {name: belief(problem, state, name) for name in problem.prior}
     for name, used in problem.prior.items():
         total = total + jnp.sum(_variable(used, prior[name], beliefs[name]))
     for name, value in problem.fixed.items():
-        if name in problem.held:
+        if name in held:
             continue
         total = total + jnp.sum(_at_value(prior[name], value))
     for g, group in enumerate(problem.groups):
@@ -103,9 +106,6 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
         edges = edges + 0.5 * jnp.sum(_log_det(full, slot.block) - _log_det(lam, slot.block))
         jac = jnp.broadcast_to(jac, (group.factors, *jac.shape[1:]))
         spread_by_noise = spread_by_noise + jnp.einsum("fnad,fnde,fnbe->fab", jac, cov, jac)
-    heard = group.spread_of(problem.held, linear)
-    if heard is not None:
-        spread_by_noise = spread_by_noise + heard.reshape(spread_by_noise.shape)
     if scale is not None:
         root = jnp.sqrt(scale)
         spread_by_noise = spread_by_noise * root[:, :, None] * root[:, None, :]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .linalg import sum_of_others
+from .linalg import sum_along, sum_of_others
 from .view import View
 
 
@@ -257,7 +257,9 @@ class AxesEdges(Edges):
         trail = x.shape[len(self.unit_shape) :]
         x = x.reshape(*self.joined, *trail)
         order = sorted(range(len(self.axes)), key=lambda i: self.axes[i])
-        x = x.transpose(*order, *range(len(self.axes), x.ndim))
+        if order != list(range(len(order))):
+            # Transposed once, not at every edge: reading down the columns would leave the cache each time.
+            x = lax.optimization_barrier(x.transpose(*order, *range(len(self.axes), x.ndim)))
         sizes = [n if a in self.axes else 1 for a, n in enumerate(self.grid)]
         wide = jnp.broadcast_to(x.reshape(*sizes, *trail), (*self.grid, *trail))
         return wide.reshape(-1, self.row, *trail)
@@ -266,7 +268,10 @@ class AxesEdges(Edges):
         """Sum over the axes along which the variable is repeated."""
         trail = e.shape[2:]
         missing = tuple(a for a in range(len(self.grid)) if a not in self.axes)
-        e = jnp.broadcast_to(e, (math.prod(self.grid[:-1]), *e.shape[1:])).reshape(*self.grid, *trail).sum(missing)
+        e = jnp.broadcast_to(e, (math.prod(self.grid[:-1]), *e.shape[1:])).reshape(*self.grid, *trail)
+        for axis in missing:
+            e = sum_along(e, axis)
+        e = e.squeeze(missing)
         left = sorted(self.axes)
         e = e.transpose(*(left.index(a) for a in self.axes), *range(len(left), e.ndim))
         return e.reshape(*self.unit_shape, *trail)

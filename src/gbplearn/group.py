@@ -141,7 +141,8 @@ class Group(eqx.Module):
                 continue
             belief = beliefs[slot.variable]
             if self.scalar:
-                parts.append(operator.squared().times(belief.variance))
+                spread = operator.squared().times(belief.variance)
+                parts.append(jnp.broadcast_to(spread, (self.factors, 1)))
                 continue
             cov = slot.edges.spread(belief.covariance if slot.block else belief.variance[..., None, None])
             j = operator.each()

@@ -6,6 +6,7 @@ adding all terms and subtracting one again.
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from operator import add
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float
 
-# Rows of this many terms are summed by prefixes and suffixes; longer ones are cut into such rows.
+# Rows of this many terms are summed by one matrix product; longer ones are cut into such rows.
 _ROW = 16
 
 
@@ -43,10 +44,9 @@ def others_in_list(terms: list[Array]) -> list[Array | None]:
 def sum_of_others(x: Array, axis: int) -> Array:
     """`out[i] = sum_{j != i} x[j]` along `axis`, without cancellation.
 
-    Rows of up to 16 terms use prefix and suffix sums. Longer rows are cut into rows of 16: the
-    others of a term are the others in its row and the sums of the other rows, so the depth of
-    the computation (and its compile time) grows with the logarithm of the length, its cost with
-    the length.
+    Rows of up to 16 terms are multiplied by a matrix of ones with a zero diagonal. Longer rows are cut into rows of 16:
+    the others of a term are the others in its row and the sums of the other rows, so the depth of the computation
+    grows with the logarithm of the length, its cost with the length.
     """
     axis = axis % x.ndim
     n = x.shape[axis]
@@ -55,15 +55,49 @@ def sum_of_others(x: Array, axis: int) -> Array:
     if n == 2:
         return jnp.flip(x, axis)
     if n <= _ROW:
-        terms = [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n)]
-        return jnp.stack([t for t in others_in_list(terms) if t is not None], axis)
+        return _row_times_others(x.reshape(math.prod(x.shape[:axis]), n, -1)).reshape(x.shape)
     rows = -(-n // _ROW)
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, rows * _ROW - n)
-    cut = jnp.pad(x, padding).reshape(*x.shape[:axis], rows, _ROW, *x.shape[axis + 1 :])
-    elsewhere = sum_of_others(cut.sum(axis + 1), axis)
-    out = sum_of_others(cut, axis + 1) + jnp.expand_dims(elsewhere, axis + 1)
+    cut = jnp.pad(x, padding) if rows * _ROW > n else x
+    cut = cut.reshape(*x.shape[:axis], rows, _ROW, *x.shape[axis + 1 :])
+    inside = sum_of_others(cut, axis + 1)
+    first = [lax.index_in_dim(part, 0, axis + 1, keepdims=False) for part in (inside, cut)]
+    out = inside + jnp.expand_dims(sum_of_others(add_all(first), axis), axis + 1)
     return lax.slice_in_dim(out.reshape(*x.shape[:axis], rows * _ROW, *x.shape[axis + 1 :]), 0, n, axis=axis)
+
+
+def sum_along(x: Array, axis: int) -> Array:
+    """The sum along an axis, kept with length 1.
+
+    XLA:CPU sums large arrays slowly, or through copies of them: few slabs are added up one by one, long rows are
+    multiplied by ones.
+    """
+    axis = axis % x.ndim
+    n = x.shape[axis]
+    a, b = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    if n <= _ROW:
+        return add_all(list(x.reshape(n, b))).reshape(1, *x.shape[1:]) if a == 1 else jnp.sum(x, axis, keepdims=True)
+    exact = lax.Precision.HIGHEST
+    if b == 1:
+        out = jnp.matmul(x.reshape(a, n), jnp.ones((n, 1), x.dtype), precision=exact)
+    elif a == 1:
+        out = jnp.matmul(jnp.ones((1, n), x.dtype), x.reshape(n, b), precision=exact)
+    else:
+        out = jnp.matmul(jnp.ones((a, 1, n), x.dtype), x.reshape(a, n, b), precision=exact)
+    return out.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
+
+
+def _row_times_others(x: Float[Array, "a n b"]) -> Float[Array, "a n b"]:
+    """The product with ones off the diagonal, in the form that needs no transposes."""
+    a, n, b = x.shape
+    ones = 1 - jnp.eye(n, dtype=x.dtype)
+    exact = lax.Precision.HIGHEST  # products with 0 and 1 are, if no device rounds its inputs
+    if b == 1:
+        return jnp.matmul(x[..., 0], ones, precision=exact)[..., None]
+    if a == 1:
+        return jnp.matmul(ones, x[0], precision=exact)[None]
+    return jnp.matmul(jnp.broadcast_to(ones, (a, n, n)), x, precision=exact)
 
 
 def transpose(a: Array) -> Array:

@@ -30,7 +30,7 @@ from jaxtyping import Float
 
 from . import linalg
 from .gaussian import Gaussian
-from .linalg import add_all, others_in_list, sum_of_others
+from .linalg import add_all, others_in_list, sum_along, sum_of_others
 
 
 class Edge(NamedTuple):
@@ -48,7 +48,7 @@ def _plus(a: Array, b: Array | None) -> Array:
 
 def _leave_one_out(terms: list[Array]) -> list[Array]:
     """Per-factor terms `(F, n)` of each edge set -> for each edge the sum over all other edges of its factor."""
-    across = others_in_list([t.sum(1, keepdims=True) for t in terms])
+    across = others_in_list([sum_along(t, 1) for t in terms])
     within = [sum_of_others(t, 1) if t.shape[1] > 1 else jnp.zeros((), t.dtype) for t in terms]
     return [_plus(w, a) for w, a in zip(within, across)]
 
@@ -75,9 +75,7 @@ def scalar_messages(
         v = 1 / lam
         means.append(e.cavity.eta * v if e.proper else jnp.where(known, e.cavity.eta * v, e.point))
         spreads.append(v if e.proper else jnp.where(known, v, 0))
-    innovation = residual[:, None] - add_all(
-        [(e.jacobian * (m - e.point)).sum(1, keepdims=True) for e, m in zip(edges, means)]
-    )
+    innovation = residual[:, None] - add_all([sum_along(e.jacobian * (m - e.point), 1) for e, m in zip(edges, means)])
     terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
     others = _leave_one_out(terms)
     k = 1.0 if scale is None else scale[:, None]
@@ -88,10 +86,10 @@ def scalar_messages(
         out.append(Gaussian(gain * (innovation + e.jacobian * m), gain * e.jacobian))
     if all(e.proper for e in edges):
         return out
-    unknown = [(((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype)) for e in edges]
-    return [
-        Gaussian(jnp.where(u > 0, 0, g.eta), jnp.where(u > 0, 0, g.lam)) for g, u in zip(out, _leave_one_out(unknown))
-    ]
+    unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]
+    count = add_all([sum_along(u, 1) for u in unknown])
+    heard = [count - u < 0.5 for u in unknown]  # no other edge is unknown; counts are exact
+    return [Gaussian(jnp.where(h, g.eta, 0), jnp.where(h, g.lam, 0)) for g, h in zip(out, heard)]
 
 
 def general_messages(

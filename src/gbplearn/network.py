@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class Sequential:
     - `input_shape`: of one example. If it is given, all shapes are checked at once and `print(net)` knows all sizes.
     """
 
-    def __init__(self, *layers: Layer, input_shape: Shape | int | None = None):
+    def __init__(self, *layers: Any, input_shape: Shape | int | None = None):
         for layer in layers:
             if not isinstance(layer, Layer):
                 raise TypeError(f"Sequential takes layers such as gbp.Dense(10), got {layer!r}")
@@ -149,7 +149,7 @@ class Sequential:
         x: Numbers,
         y: Numbers | None = None,
         *,
-        parameters: Literal["learnt", "fixed", "random"] = "learnt",
+        parameters: str = "learnt",
         beliefs: Mapping[str, Gaussian] | None = None,
         start: Mapping[str, Numbers] | None = None,
         noise: float | None = None,
@@ -300,7 +300,7 @@ class Sequential:
         x: Numbers,
         beliefs: Mapping[str, Gaussian],
         *,
-        parameters: Literal["fixed", "random"] = "fixed",
+        parameters: str = "fixed",
         **options: Any,
     ) -> Gaussian:
         """The belief of the outputs for new inputs, by messages; the head is left out.

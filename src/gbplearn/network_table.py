@@ -16,7 +16,7 @@ from .view import Variable
 if TYPE_CHECKING:
     from .network import Sequential
 
-_HEADINGS = ("layer", "kind", "outputs", "factors", "edges", "parameters")
+_HEADINGS = ("layer", "kind", "variables", "factors", "edges", "parameters")
 
 
 def table(net: Sequential) -> str:

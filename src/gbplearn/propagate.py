@@ -176,6 +176,14 @@ def _learn_noise(
     return jnp.where(visits == 0, variance, mixed)  # before its first message it knows only the prior
 
 
+def _draw_lots(group: Group, key: Array) -> tuple[Array, list[Array]]:
+    """The next key, and for each slot uniform numbers `(F, n)`, all from one draw: a draw is much to compile."""
+    key, draw = jax.random.split(key)
+    sizes = [group.factors * s.units for s in group.slots]
+    parts = jnp.split(jax.random.uniform(draw, (sum(sizes),)), np.cumsum(sizes)[:-1])
+    return key, [p.reshape(group.factors, s.units) for p, s in zip(parts, group.slots)]
+
+
 def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
     """What was mixed with `weight` of the old message to give the new one."""
     return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
@@ -224,7 +232,7 @@ def visit(
     held = group.spread_of(problem.held, linear)
     proposals = propose(group, linear, cavities, points, group.y - linear.value, scale, held)
 
-    key, draw = jax.random.split(state.key) if options.dropping else (state.key, state.key)
+    key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
     messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
         after = proposal
@@ -234,8 +242,7 @@ def visit(
         if options.damped:
             after = before.mix(after, weight)
         if options.dropping:  # one mask for all natural parameters of an edge
-            lottery = jax.random.uniform(jax.random.fold_in(draw, s), before.shape[:2])
-            after = before.where((lottery < options.dropout[g][s]) & ~first, after)
+            after = before.where((lots[s] < options.dropout[g][s]) & ~first, after)
         packed = Messages.pack(slot.edges, after)
         messages.append(packed)
         # The undamped proposal, pooled. Pooling is linear, so damping can be undone on the units, which are fewer.

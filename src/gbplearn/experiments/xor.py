@@ -159,4 +159,4 @@ def draw_network(ax: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
     ax.set_xlim(-0.6, 2 * len(sizes) - 0.5)
     ax.set_ylim(-4.2, 3.6)
     ax.set_axis_off()
-    ax.set_title("the network: weights and biases are variables too")
+    ax.set_title("weights and biases are variables too")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -114,7 +114,7 @@ class Dense(Transform):
     prior: float = 3.0
     weight_init: float | None = None
     bias_init: float = 0.0
-    direction: Literal["forward", "generative"] = "forward"
+    direction: str = "forward"
     name: str | None = None
     label: ClassVar[str] = "dense"
 

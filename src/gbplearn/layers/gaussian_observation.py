@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
@@ -53,7 +53,7 @@ class GaussianObservation(Observation):
     - `robust_over`: axes (of batch and example) that share one switch, such as `-1` for the channels of a pixel.
     """
 
-    sigma: float | Literal["learn"] | LearnNoise = 0.1
+    sigma: float | str | LearnNoise = 0.1
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
     name: str | None = None

@@ -1,0 +1,178 @@
+"""Experiments: their data, what they write, and (slow) what they must reach."""
+
+import html.parser
+import json
+
+import numpy as np
+import pytest
+
+from gbplearn import cli
+from gbplearn.experiments import regression, xor
+from gbplearn.experiments.catalogue import EXPERIMENTS
+from gbplearn.experiments.experiment import run
+from gbplearn.experiments.regression import Regression
+from gbplearn.experiments.xor import Xor
+from gbplearn.report import progress, record
+from gbplearn.report.page import Section, write_page
+
+QUICK = {
+    "xor": Xor(iterations=30, test_iterations=20),
+    "regression": Regression(iterations=16, test_iterations=10, points=12),
+}
+
+
+def test_xor_learns_the_four_points():
+    """The fast cousin of the twenty seeds: one seed, the paper's settings."""
+    found = Xor().run_seed(3).metrics
+    for how in ("fixed", "random"):
+        assert found[f"points right/{how}"] == 1
+        assert found[f"clear grid right/{how}"] >= 0.95
+    # What the head says at its optimum hardly depends on the seed: the authors' code ends at 0.950.
+    assert found["probability of the right class/training"] == pytest.approx(0.950, abs=0.005)
+
+
+def test_regression_learns_the_curve():
+    """The fast cousin of the ten seeds: fewer iterations; a straight line has an RMSE of 0.4."""
+    found = Regression(iterations=1000, test_iterations=200).run_seed(2).metrics
+    assert found["rmse/fixed"] <= 0.12
+    assert found["rmse/random"] <= 0.12
+    assert 0.85 <= found["share within 2 sd, noise learnt/fixed"] <= 0.995
+
+
+@pytest.mark.slow
+def test_xor_twenty_seeds():
+    runs = [Xor().run_seed(seed).metrics for seed in range(20)]
+    assert all(r["points right/fixed"] == 1 for r in runs)
+    assert all(r["clear grid right/fixed"] >= 0.95 for r in runs)
+
+
+@pytest.mark.slow
+def test_regression_ten_seeds():
+    runs = [Regression().run_seed(seed).metrics for seed in range(10)]
+    assert np.mean([r["rmse/fixed"] for r in runs]) <= 0.08
+    assert np.mean([r["rmse/random"] for r in runs]) <= 0.11
+    assert all(0.90 <= r["share within 2 sd, noise learnt/fixed"] <= 0.98 for r in runs)
+
+
+def test_regression_data_is_the_papers():
+    data = regression.make_data(5)
+    assert data.x.shape == data.y.shape == (90, 1)
+    assert data.y.mean() == pytest.approx(0, abs=1e-12)
+    assert data.y.std() == pytest.approx(0.5)
+    assert np.abs(data.x).max() < 1
+    assert data.queries[[0, -1], 0].tolist() == [-1.1, 1.1]
+    # Undo the scaling: noise has standard deviation 1.5 + x².
+    z = 0.15 * (10 * data.fresh_x[:, 0]) ** 2 + 5 * np.sin(20 * data.fresh_x[:, 0] / 3)
+    scale, offset = np.polyfit(data.fresh_truth, z, 1)
+    noise = scale * data.fresh_y + offset - z
+    assert np.std(noise / (1.5 + data.fresh_x[:, 0] ** 2)) == pytest.approx(1, abs=0.07)  # 1,000 draws
+
+
+def test_xor_grid():
+    points = xor.grid()
+    assert points.shape == (400, 2)
+    assert np.abs(points).max() == pytest.approx(1.2)
+    assert len(np.unique(points, axis=0)) == 400
+
+
+class Images(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found, self.open = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "img":
+            self.found.append(dict(attrs))
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, name, lambda: QUICK[name])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["experiment", name, "--seeds", "2"]) == 0
+    out = tmp_path / "results" / name
+    assert {p.name for p in out.iterdir()} == {"results.json", "report.html", f"{name}.png", f"{name}.svg"}
+    results = json.loads((out / "results.json").read_text())
+    keys = {"experiment", "settings", "metrics", "published", "read_out", "cpu_seconds", "seconds", "peak_memory_mb"}
+    assert results.keys() == keys | {"environment"}
+    assert results["settings"]["seeds"] == [0, 1]
+    for m in results["metrics"].values():
+        assert len(m["values"]) == 2
+        assert m["mean"] == pytest.approx(np.mean(m["values"]))
+        assert m["standard_error"] == pytest.approx(abs(m["values"][0] - m["values"][1]) / 2)
+    lines = [json.loads(line) for line in (tmp_path / "results/ledger.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [0, 1]
+    for line, i in zip(lines, (0, 1)):
+        assert line["metrics"] == {k: m["values"][i] for k, m in results["metrics"].items()}
+        assert line["settings"] == record.settings_hash(QUICK[name].settings())
+    page = Images()
+    page.feed((out / "report.html").read_text())
+    assert page.open == []  # every tag that was opened is closed
+    assert all(i["alt"] and i["src"].startswith("data:image/svg+xml;base64,") for i in page.found)
+    assert len(page.found) == 1
+    assert "http://" not in (out / "report.html").read_text().split("base64")[0]
+    assert f"results/{name}/report.html" in capsys.readouterr().out
+
+
+def test_a_second_run_adds_to_the_ledger(tmp_path):
+    ledger = tmp_path / "deep" / "ledger.jsonl"
+    record.append_to_ledger(ledger, {"a": 1})
+    record.append_to_ledger(ledger, {"a": 2})
+    assert ledger.read_text() == '{"a": 1}\n{"a": 2}\n'
+
+
+def test_settings_decide_the_hash():
+    assert record.settings_hash(Xor().settings()) == record.settings_hash(Xor().settings())
+    assert record.settings_hash(Xor().settings()) != record.settings_hash(Xor(damping=0.8).settings())
+
+
+def test_an_interrupted_experiment_keeps_the_seeds_it_finished(tmp_path, monkeypatch):
+    whole = Xor.run_seed
+
+    def until_interrupted(self, seed):
+        if seed == 1:
+            raise KeyboardInterrupt
+        return whole(self, seed)
+
+    monkeypatch.setattr(Xor, "run_seed", until_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(QUICK["xor"], [0, 1], tmp_path / "out", tmp_path / "ledger.jsonl")
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 1
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["experiment", "and"], "and"),
+        (["experiment"], "which experiment"),
+        (["experiment", "xor", "--seeds", "0"], "--seeds"),
+    ],
+)
+def test_experiments_that_make_no_sense(words, named, capsys):
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gbplearn: ")
+    assert named.lower() in line.lower()
+
+
+def test_progress_says_a_line_a_minute_where_there_is_no_terminal(capsys, monkeypatch):
+    now = iter(range(0, 400, 40))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    assert list(progress.progress(["a", "b", "c", "d"], "work")) == ["a", "b", "c", "d"]
+    assert capsys.readouterr().err == "work: 1 of 4, 80 s\nwork: 3 of 4, 160 s\n"
+
+
+def test_page_escapes_what_it_is_given(tmp_path):
+    path = write_page(
+        tmp_path / "a.html", "<b>", "a & b", [Section("<i>", "x < y", [("h",), ("<td>",)], (), {"k": {"l": "<"}})]
+    )
+    text = path.read_text()
+    assert "<b>" not in text
+    assert "&lt;td&gt;" in text
+    assert "k.l" in text

@@ -1,0 +1,249 @@
+"""Layers against the same factors written as plain functions, and their operators against explicit Jacobians."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gbplearn as gbp
+from gbplearn.layers.activation import ACTIVATIONS, find_activation
+from gbplearn.layers.dense import DenseKind
+from gbplearn.layers.gaussian_observation import UnaryKind
+from gbplearn.layers.softmax import SoftmaxKind
+from gbplearn.measurement import Entries
+from helpers import Linear
+
+SETTINGS = {"sigma": 0.3, "damping": 0.4}
+
+
+def plain_dense(activation):
+    """`h` of one dense factor, for the general path."""
+    g = {
+        "linear": lambda a: a,
+        "leaky_relu": lambda a: jnp.where(a > 0, a, 0.2 * a),
+        "relu": lambda a: jnp.where(a > 0, a, 0.0),
+        "sigmoid": lambda a: 1 / (1 + jnp.exp(-a)),
+        "tanh": jnp.tanh,
+        "elu": lambda a: jnp.where(a > 0, a, jnp.expm1(jnp.minimum(a, 0))),
+        "softplus": lambda a: jnp.log1p(jnp.exp(a)),
+    }.get(activation, activation)
+    return lambda x, w, d, y: y - g(x @ w + d)
+
+
+def variables(graph, x_shape, outputs, rng):
+    """x, w, d and y with random proper priors, started away from their means."""
+    inputs = int(np.prod(x_shape[1:]))
+    out = []
+    for name, shape in (("x", x_shape), ("w", (inputs, outputs)), ("d", (outputs,)), ("y", (x_shape[0], outputs))):
+        prior = gbp.Gaussian.from_moments(rng.standard_normal(shape), rng.uniform(0.3, 1.0, shape))
+        out.append(graph.variable(name, shape, prior=prior, start=rng.standard_normal(shape)))
+    return out
+
+
+def as_layer(graph, x, w, d, y, activation):
+    graph.add(gbp.Factor(DenseKind(find_activation(activation)), (x, w, d, y), y=0.0, sigma=0.3, name="dense"))
+
+
+def as_function(graph, x, w, d, y, activation):
+    batch, (inputs, outputs) = x.shape[0], w.shape
+    b, o = (i.ravel() for i in np.indices((batch, outputs)))
+    units = np.arange(batch * inputs).reshape(batch, inputs)[b]
+    args = (
+        x[np.unravel_index(units, x.shape)],
+        w[np.arange(inputs)[None], o[:, None]],
+        d[o],
+        y[b, o],
+    )
+    graph.add(gbp.Factor(plain_dense(activation), args, y=0.0, sigma=0.3, name="dense"))
+
+
+def messages(graph, state):
+    problem = graph.problem()
+    return [m.on_edges(s.edges) for g, row in zip(problem.groups, state.messages) for s, m in zip(g.slots, row)]
+
+
+def assert_same(graphs, iterations=3):
+    """The same messages after one iteration and the same beliefs after some, to 1e-5 of the largest."""
+    states = [gbp.init(g) for g in graphs]
+    for i in range(iterations):
+        states = [gbp.step(g, s, damping=0.4) for g, s in zip(graphs, states)]
+        if i == 0:
+            for a, b in zip(*(messages(g, s) for g, s in zip(graphs, states))):
+                assert a.shape == b.shape
+                for p, q in ((a.eta, b.eta), (a.lam, b.lam)):
+                    np.testing.assert_allclose(p, q, rtol=1e-5, atol=1e-5 * float(jnp.abs(q).max()))
+    ours, theirs = (gbp.beliefs(g, s) for g, s in zip(graphs, states))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_allclose(
+            ours[name].mean, theirs[name].mean, rtol=0, atol=1e-5 * float(theirs[name].std.max())
+        )
+        np.testing.assert_allclose(ours[name].std, theirs[name].std, rtol=1e-5)
+
+
+CASES = [((3, 4), 5, name) for name in ACTIVATIONS]
+CASES += [((1, 1), 1, "tanh"), ((5, 2, 3), 2, "sigmoid"), ((20, 18), 3, "tanh"), ((2, 3), 2, gbp.LeakyRelu(0.05))]
+
+
+@pytest.mark.parametrize(("x_shape", "outputs", "activation"), CASES)
+def test_dense_is_the_plain_function(x_shape, outputs, activation):
+    graphs = []
+    for build in (as_layer, as_function):
+        graph = gbp.FactorGraph()
+        build(graph, *variables(graph, x_shape, outputs, np.random.default_rng(1)), activation)
+        graphs.append(graph)
+    assert_same(graphs)
+
+
+@pytest.mark.parametrize("direction", ["forward", "generative"])
+def test_both_directions_of_a_network_are_the_plain_function(direction):
+    """The layer as `Sequential` lays it out, inputs observed with noise, against factors by hand."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((4, 3))
+    layer = gbp.Dense(2, activation="tanh", sigma=0.3, weight_prior=0.8, bias_prior=0.5, prior=2.0, direction=direction)
+    net = gbp.Sequential(gbp.GaussianObservation(sigma=0.2), layer)
+    ours = net.graph(x, seed=3)
+    priors = net.priors((3,), seed=3)
+    theirs = gbp.FactorGraph()
+    start = ours.problem().start
+    inputs = theirs.variable("input", (4, 3), start=x)
+    w = theirs.variable(
+        "dense/weight", priors["dense/weight"].shape, prior=priors["dense/weight"], start=start["dense/weight"]
+    )
+    d = theirs.variable("dense/bias", priors["dense/bias"].shape, prior=priors["dense/bias"], start=start["dense/bias"])
+    y = theirs.variable("dense", (4, 2), prior=gbp.Gaussian.from_moments(0.0, 2.0), start=start["dense"])
+    theirs.add(gbp.Factor(lambda a: a, (inputs[:].reshape(-1),), y=x.ravel(), sigma=0.2, linear=True, name="gaussian"))
+    as_function(theirs, *((inputs, w, d, y) if direction == "forward" else (y, w, d, inputs)), "tanh")
+    assert_same([ours, theirs])
+    assert w.shape == ((3, 2) if direction == "forward" else (2, 3))
+
+
+def test_softmax_head_is_the_plain_function():
+    rng = np.random.default_rng(0)
+    graphs = []
+    for kind in (SoftmaxKind(), jax.nn.softmax):
+        rng = np.random.default_rng(0)
+        graph = gbp.FactorGraph()
+        f = graph.variable("f", (6, 4), prior=gbp.Gaussian.from_moments(rng.standard_normal((6, 4)), 1.5))
+        graph.add(gbp.Factor(kind, (f[:],), y=np.eye(4)[rng.integers(0, 4, 6)], sigma=0.2, name="softmax"))
+        graphs.append(graph)
+    assert_same(graphs)
+
+
+def test_gaussian_head_is_the_plain_function():
+    graphs = []
+    for kind in (UnaryKind(), lambda a: a):
+        rng = np.random.default_rng(0)
+        graph = gbp.FactorGraph()
+        x = graph.variable("x", (3, 4), prior=gbp.Gaussian.from_moments(rng.standard_normal((3, 4)), 1.5))
+        view, y = (x[:], rng.standard_normal((3, 4))) if isinstance(kind, UnaryKind) else (x[:].reshape(-1), None)
+        y = rng.standard_normal((3, 4)).ravel() if y is None else y
+        graph.add(gbp.Factor(kind, (view,), y=y, sigma=0.2, robust=gbp.Tukey(1.0), name="gaussian"))
+        graphs.append(graph)
+    assert_same(graphs)
+
+
+def test_one_factor_for_all_outputs_and_one_for_each_have_the_same_means():
+    """A linear dense layer on fixed inputs, M = 3 in one factor against 3 factors with M = 1, and a dense solve."""
+    rng = np.random.default_rng(4)
+    x, target = rng.standard_normal((5, 2)), rng.standard_normal((5, 3))
+    layer = gbp.Dense(3, sigma=0.4, weight_prior=1.0, bias_prior=1.0, weight_init=0.5, prior=3.0)
+    net = gbp.Sequential(layer, gbp.GaussianObservation(sigma=0.3))
+    graph = net.graph(x, target)
+    whole = gbp.FactorGraph()
+    priors = net.priors((2,))
+    w, d = (
+        whole.variable(f"dense/{n}", priors[f"dense/{n}"].shape, prior=priors[f"dense/{n}"]) for n in ("weight", "bias")
+    )
+    y = whole.variable("dense", (5, 3), prior=gbp.Gaussian.from_moments(0.0, 3.0))
+    together = gbp.Factor(
+        lambda x, w, d, y: y - (x @ w + d), (x, w[None], d[None], y), sigma=0.4, linear=True, name="dense"
+    )
+    whole.add(together)
+    whole.add(gbp.Factor(lambda a: a, (y[:],), y=target, sigma=0.3, linear=True, name="gaussian"))
+    model = Linear(6 + 3 + 15)
+    model.prior(np.arange(6), np.asarray(priors["dense/weight"].mean).ravel(), np.eye(6))
+    model.prior(np.arange(6, 9), np.zeros(3), np.eye(3))
+    model.prior(np.arange(9, 24), np.zeros(15), 9 * np.eye(15))
+    for b in range(5):
+        for o in range(3):
+            row = np.zeros(24)
+            row[[o, 3 + o, 6 + o]], row[9 + 3 * b + o] = [-x[b, 0], -x[b, 1], -1], 1
+            model.measure(row[None], 0.0, 0.4**2)
+            model.measure(np.eye(24)[[9 + 3 * b + o]], target[b, o], 0.3**2)
+    mean, cov = model.solve()
+    std = np.sqrt(np.diag(cov))
+    for g in (graph, whole):
+        result = gbp.infer(g, iterations=500, tolerance=1e-5)
+        assert result.status is gbp.Status.CONVERGED
+        found = np.concatenate([np.asarray(result[n].mean).ravel() for n in ("dense/weight", "dense/bias", "dense")])
+        assert np.abs((found - mean) / std).max() < 1e-3
+
+
+KINDS = {
+    "dense": (DenseKind(jnp.tanh), ((3, 2, 2), (4, 5), (5,), (3, 5))),
+    "dense, spatial outputs": (DenseKind(jax.nn.softplus), ((3, 4), (4, 6), (6,), (3, 2, 3))),
+    "softmax": (SoftmaxKind(), ((3, 4),)),
+    "unary": (UnaryKind(), ((2, 3, 2),)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_operators_are_those_of_the_jacobian(name):
+    """`J m`, `J² v`, `J' r`, `(J²)' s`, and `J` edge by edge, against the whole matrix by automatic differentiation."""
+    kind, shapes = KINDS[name]
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes]
+    layout, operators = kind.layout(*shapes), kind.jacobian(*args)
+    m = int(np.prod(layout.h_shape))
+    value = kind.value(*args)
+    assert value.size == np.prod(layout.grid) * m
+    for i, (operator, edges, shape) in enumerate(zip(operators, layout.edges, shapes)):
+        matrix = np.asarray(jax.jacobian(lambda *a: kind.value(*a).reshape(-1), argnums=i)(*args), float)
+        matrix = matrix.reshape(value.size, -1)
+        v, r = (jnp.asarray(rng.standard_normal(n), jnp.float32) for n in (shape, (value.size // m, m)))
+        for op, full in ((operator, matrix), (operator.squared(), matrix**2)):
+            np.testing.assert_allclose(np.ravel(op.times(v)), full @ v.ravel(), atol=2e-5)
+            np.testing.assert_allclose(np.ravel(op.back(r)), full.T @ r.ravel(), atol=2e-5)
+            assert op.times(v).shape == (value.size // m, m)
+            assert op.back(r).shape == shape
+        each = Entries(edges, jnp.broadcast_to(operator.each(), (value.size // m, *operator.each().shape[1:])))
+        np.testing.assert_allclose(each.times(v), operator.times(v), atol=2e-5)
+        np.testing.assert_allclose(each.back(r), operator.back(r), atol=2e-5)
+
+
+@pytest.mark.parametrize("axes", [(0, 2), (2, 1), (1,), (0, 1, 2), (2,)])
+def test_grid_edges_repeat_and_add_up(axes):
+    """Copies along the repeated axes; pooling is the transpose; the others are the sum without oneself."""
+    from gbplearn.edges import AxesEdges
+
+    grid = (3, 4, 5)
+    shape = tuple(grid[a] for a in axes)
+    edges = AxesEdges(shape, axes, grid)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    by_hand = np.empty(grid, np.float32)
+    for place in np.ndindex(*grid):
+        by_hand[place] = x[tuple(place[a] for a in axes)]
+    np.testing.assert_array_equal(edges.spread(jnp.asarray(x)), by_hand.reshape(12, 5))
+    e = np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)
+    pooled = np.zeros(shape, np.float64)
+    for place in np.ndindex(*grid):
+        pooled[tuple(place[a] for a in axes)] += e.reshape(grid)[place]
+    np.testing.assert_allclose(edges.pool(jnp.asarray(e)), pooled, atol=1e-5)
+    others = np.empty(grid)
+    for place in np.ndindex(*grid):
+        others[place] = pooled[tuple(place[a] for a in axes)] - e.reshape(grid)[place]
+    np.testing.assert_allclose(edges.others(jnp.asarray(e)), others.reshape(12, 5), atol=1e-5)
+    assert edges.injective == (len(axes) == 3)
+
+
+def test_layer_files_know_nothing_of_inference():
+    """The contract: a layer supplies its energy and Jacobian, the engine does everything else."""
+    import pathlib
+
+    import gbplearn.layers
+
+    words = ("cavit", "pool", "damp", "dropout", "guard", "message")
+    for path in pathlib.Path(gbplearn.layers.__file__).parent.glob("*.py"):
+        text = path.read_text().lower()
+        assert not [w for w in words if w in text], path.name
