@@ -3,8 +3,8 @@
     python benchmarks/dense.py [--quick] [--write]
 
 Stacks of `L` dense layers of width `C`, inputs and outputs observed with noise, so that all layers are alike: each is
-visited twice an iteration and sends messages to inputs, weights, biases and outputs, one an edge. Timed inside the
-compiled loop of `gbp.infer`; medians. `--write` puts the numbers into benchmarks/dense.json and docs/performance.md,
+visited twice an iteration (forward and back) and sends messages to inputs, weights, biases and outputs, one an edge.
+Timed inside the compiled loop of `gbp.infer`; medians. `--write` puts the numbers into benchmarks/dense.json and docs/performance.md,
 and the figure into docs/images.
 """
 
@@ -35,7 +35,9 @@ def stack(batch: int, depth: int, width: int) -> gbp.FactorGraph:
 
 
 def measure(size: dict[str, int], repeats: int) -> dict:
-    stepper = Stepper(stack(size["B"], size["L"], size["C"]))
+    graph = stack(size["B"], size["L"], size["C"])
+    names = list(graph.factors)
+    stepper = Stepper(graph, gbp.Order(*names, *reversed(names)))
     edges = sum(g.edges for g in stepper.problem.groups)
     iterations = min(50, max(5, 10_000_000 // edges))  # infer makes up to 50 a call
     stepper(1), stepper(iterations)

@@ -67,10 +67,10 @@ def regression_graph(factors: int, variables: int, outputs: int) -> gbp.FactorGr
 class Stepper:
     """The compiled loop of a graph, to be called for some iterations at a time."""
 
-    def __init__(self, graph: gbp.FactorGraph):
+    def __init__(self, graph: gbp.FactorGraph, schedule: gbp.Schedule | None = None):
         self.problem = graph.problem()
         self.state = empty_state(self.problem, jax.random.PRNGKey(0), False)
-        self.options = _options(graph, self.problem, 0.0, 0.0, None, 1)
+        self.options = _options(graph, self.problem, 0.0, 0.0, schedule, 1)
         self.latest = nothing_seen(self.problem)
 
     def messages_bytes(self) -> int:

@@ -258,8 +258,7 @@ class AxesEdges(Edges):
         x = x.reshape(*self.joined, *trail)
         order = sorted(range(len(self.axes)), key=lambda i: self.axes[i])
         if order != list(range(len(order))):
-            # Transposed once, not at every edge: reading down the columns would leave the cache each time.
-            x = lax.optimization_barrier(x.transpose(*order, *range(len(self.axes), x.ndim)))
+            x = _transposed(x, (*order, *range(len(self.axes), x.ndim)))
         sizes = [n if a in self.axes else 1 for a, n in enumerate(self.grid)]
         wide = jnp.broadcast_to(x.reshape(*sizes, *trail), (*self.grid, *trail))
         return wide.reshape(-1, self.row, *trail)
@@ -321,6 +320,22 @@ def make_edges(view: View, factors: int) -> Edges:
             seen_units, seen_slots = seen_units + len(inside), seen_slots + bucket.size
         low, width = width, 4 * width
     return RepeatedEdges(index, tuple(buckets), jnp.asarray(unit_at), jnp.asarray(edge_at), unit_shape)
+
+
+def _transposed(x: Array, order: tuple[int, ...]) -> Array:
+    """Transposed once, not at every edge that reads it.
+
+    XLA:CPU would fold the transpose into each reader, which then goes down the columns: out of the cache at every
+    step where their length is a power of two. The results of a conditional it must write down.
+    """
+    if x.size < 100_000:
+        return x.transpose(order)
+    first = x.reshape(-1)[0]
+    # Flat, because of a matrix it would only write down that it is to be read the other way round.
+    flat = lax.cond(
+        first == first, lambda a: a.transpose(order).reshape(-1), lambda a: (1 * a.transpose(order)).reshape(-1), x
+    )
+    return flat.reshape([x.shape[i] for i in order])
 
 
 def _take(x: Array, index: Array) -> Array:

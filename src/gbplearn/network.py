@@ -185,7 +185,10 @@ class Sequential:
         first = {n: p.mean if start is None or n not in start else jnp.asarray(start[n]) for n, p in priors.items()}
         activations = self.forward(x, first)
         batch = x.shape[0]
-        now = graph.variable(INPUT, (batch, *shapes[INPUT]), start=x)
+        first_layer = self.layers[0]
+        # A plain observation of the input is a prior: the same density, without a group of its own to visit.
+        known = first_layer.as_prior(x) if isinstance(first_layer, GaussianObservation) else None
+        now = graph.variable(INPUT, (batch, *shapes[INPUT]), start=x, prior=known)
         if not self.observes_input:
             graph.observe(INPUT, x)
         for site in self.sites:
@@ -209,7 +212,8 @@ class Sequential:
                 layer = site.layer
                 if noise is not None and site.name == self.head and isinstance(layer, GaussianObservation):
                     layer = dataclasses.replace(layer, sigma=noise)
-                factor = None if given is None else _observe(site, layer, graph, given)
+                spoken_for = given is None or (site is self.sites[0] and known is not None)
+                factor = None if spoken_for else _observe(site, layer, graph, given)
             elif isinstance(site.layer, Prior):
                 factor = site.layer.factor(site.name, now)
             else:

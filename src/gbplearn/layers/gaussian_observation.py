@@ -16,6 +16,7 @@ from jax import Array
 
 from ..edges import AxesEdges
 from ..factor import Factor
+from ..gaussian import Gaussian
 from ..measurement import FactorKind, Layout, Operator, Shape
 from ..noise import LearnNoise
 from ..robust import Kernel
@@ -76,6 +77,12 @@ class GaussianObservation(Observation):
         if not np.isfinite(y).all():
             raise ValueError("observed values hold NaN or infinity")
         return y
+
+    def as_prior(self, values: np.ndarray) -> Gaussian | None:
+        """The observation as a prior of what it observes; None if its noise is robust or learnt."""
+        if self.robust is not None or isinstance(self.sigma, (str, LearnNoise)):
+            return None
+        return Gaussian.from_moments(mean=values, std=self.sigma)
 
     def factor(self, name: str, variable: Variable, target: np.ndarray) -> Factor:
         """`UnaryKind`."""
