@@ -4,8 +4,8 @@
 
 Stacks of `L` dense layers of width `C`, inputs and outputs observed with noise, so that all layers are alike: each is
 visited twice an iteration (forward and back) and sends messages to inputs, weights, biases and outputs, one an edge.
-Timed inside the compiled loop of `gbp.infer`; medians. `--write` puts the numbers into benchmarks/dense.json and docs/performance.md,
-and the figure into docs/images.
+Timed inside the compiled loop of `gbp.infer`; medians. `--write` puts the numbers into benchmarks/dense.json and
+docs/performance.md, and the figure into docs/images.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def draw(results: dict) -> None:
     from gbplearn.report.figures import BLUE, GREY, save_figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    for ax, s in zip(figure.subplots(1, 3), results["sweeps"]):
+    for ax, s in zip(figure.subplots(1, 3, sharey=True), results["sweeps"]):
         x, y = np.array([r[s["along"]] for r in s["rows"]]), np.array([r["ms"] for r in s["rows"]])
         ideal = EXPECTED[s["along"]][0]
         ax.loglog(x, y, "o-", color=BLUE, label=f"measured: exponent {s['exponent']:.2f}")

@@ -1,5 +1,6 @@
 """gbplearn: learn deep factor graphs with Gaussian belief propagation. Your posterior is the next prior."""
 
+from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .gaussian import Gaussian
 from .graph import FactorGraph
@@ -10,7 +11,7 @@ from .layers.gaussian_observation import GaussianObservation
 from .layers.layer import Layer, Observation, Parameter, Transform
 from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
-from .measurement import FactorKind, Layout, Operator
+from .measurement import Entries, FactorKind, Layout, Operator
 from .network import Sequential
 from .noise import LearnNoise
 from .problem import State
@@ -21,8 +22,10 @@ from .view import Variable, View
 __version__ = "0.1.0"
 
 __all__ = [
+    "AxesEdges",
     "Damping",
     "Dense",
+    "Entries",
     "Factor",
     "FactorGraph",
     "FactorKind",

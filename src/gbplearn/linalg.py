@@ -76,8 +76,9 @@ def sum_along(x: Array, axis: int) -> Array:
     axis = axis % x.ndim
     n = x.shape[axis]
     a, b = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     if n <= _ROW:
-        return add_all(list(x.reshape(n, b))).reshape(1, *x.shape[1:]) if a == 1 else jnp.sum(x, axis, keepdims=True)
+        return (add_all(list(x.reshape(n, b))) if a == 1 else jnp.sum(x, axis)).reshape(shape)
     exact = lax.Precision.HIGHEST
     if b == 1:
         out = jnp.matmul(x.reshape(a, n), jnp.ones((n, 1), x.dtype), precision=exact)
@@ -85,7 +86,7 @@ def sum_along(x: Array, axis: int) -> Array:
         out = jnp.matmul(jnp.ones((1, n), x.dtype), x.reshape(n, b), precision=exact)
     else:
         out = jnp.matmul(jnp.ones((a, 1, n), x.dtype), x.reshape(a, n, b), precision=exact)
-    return out.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    return out.reshape(shape)
 
 
 def _row_times_others(x: Float[Array, "a n b"]) -> Float[Array, "a n b"]:

@@ -18,6 +18,7 @@ from ..layers.gaussian_observation import GaussianObservation
 from ..network import Sequential
 from ..noise import LearnNoise
 from ..report.figures import BLUE, GREY, ORANGE
+from ..schedule import Order
 from .experiment import Experiment, SeedRun
 
 _FRESH = 1000  # points on which the predictive standard deviations are checked
@@ -159,6 +160,7 @@ class Regression(Experiment):
             rounds=self.noise_rounds,
             damping=self.damping,
             dropout=self.dropout,
+            schedule=Order("dense", "dense_1", "observed_output", "dense_1", "dense"),
             tolerance=0.0,  # the paper's protocol: a number of iterations, whatever the residual
             guard=False,
             seed=seed,
@@ -173,6 +175,7 @@ class Regression(Experiment):
             iterations=self.test_iterations,
             damping=self.damping,
             dropout=self.dropout,
+            schedule=Order("dense", "dense_1", "dense"),
             tolerance=0.0,
             guard=False,
         )

@@ -18,6 +18,7 @@ from ..layers.dense import Dense
 from ..layers.softmax import SoftmaxObservation
 from ..network import Sequential
 from ..report.figures import BLUE, GREY, ORANGE
+from ..schedule import Order
 from .experiment import Experiment, SeedRun
 
 POINTS = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
@@ -88,13 +89,21 @@ class Xor(Experiment):
         net = self.network()
         # The paper's protocol: a number of iterations, whatever the residual; leaky units at their kink never rest.
         fixed_count = {"damping": self.damping, "tolerance": 0.0, "guard": False}
-        posterior = infer(net.graph(POINTS, CLASSES, seed=seed), iterations=self.iterations, seed=seed, **fixed_count)
+        posterior = infer(
+            net.graph(POINTS, CLASSES, seed=seed),
+            iterations=self.iterations,
+            schedule=Order("dense", "dense_1", "softmax", "dense_1", "dense"),  # the authors' layer 0 is the input
+            seed=seed,
+            **fixed_count,
+        )
         queries = np.concatenate([POINTS, grid()])
         truth = np.concatenate([CLASSES, grid()[:, 0] * grid()[:, 1] < 0])
         clear = np.abs(grid()).min(1) > _CLEAR
-        metrics, probability = {}, np.zeros(0)
+        metrics, probability, back = {}, np.zeros(0), Order("dense", "dense_1", "dense")
         for how in ("fixed", "random"):
-            logits = net.predict(queries, posterior, parameters=how, iterations=self.test_iterations, **fixed_count)
+            logits = net.predict(
+                queries, posterior, parameters=how, iterations=self.test_iterations, schedule=back, **fixed_count
+            )
             _count(metrics, how, np.asarray(logits.mean), truth, clear)
             if how == "fixed":
                 probability = np.asarray(net.probabilities(logits))[len(POINTS) :, 1]
