@@ -32,11 +32,11 @@ def test_xor_learns_the_four_points():
 
 
 def test_regression_learns_the_curve():
-    """The fast cousin of the ten seeds: fewer iterations; a straight line has an RMSE of 0.4."""
-    found = Regression(iterations=1000, test_iterations=200).run_seed(2).metrics
-    assert found["rmse/fixed"] <= 0.12
-    assert found["rmse/random"] <= 0.12
-    assert 0.85 <= found["share within 2 sd, noise learnt/fixed"] <= 0.995
+    """The fast cousin of the ten seeds: one seed, fewer test iterations; a straight line has an RMSE of 0.4."""
+    found = Regression(test_iterations=100).run_seed(2).metrics
+    assert found["rmse/fixed"] <= 0.08
+    assert found["rmse/random"] <= 0.11
+    assert 0.90 <= found["share within 2 sd, noise learnt/fixed"] <= 0.98
 
 
 @pytest.mark.slow

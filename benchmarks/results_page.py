@@ -1,0 +1,43 @@
+"""Put the results of experiments into docs/results.md, and their figures into docs/images.
+
+    gbplearn experiment NAME; python benchmarks/results_page.py
+
+Takes what `results/NAME/results.json` holds, for every NAME that the page has a place for.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+
+from gbplearn.experiments.experiment import table_rows
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def markdown(rows) -> str:
+    head, *body = ("| " + " | ".join(r) + " |" for r in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def main() -> None:
+    page = ROOT / "docs" / "results.md"
+
+    def fill(match: re.Match) -> str:
+        name = match.group(1)
+        results = json.loads((ROOT / "results" / name / "results.json").read_text())
+        shutil.copy(ROOT / "results" / name / f"{name}.png", ROOT / "docs" / "images" / f"{name}.png")
+        told = (
+            f"{len(results['settings']['seeds'])} seeds, commit {results['environment']['commit']}, "
+            f"{results['seconds']:.0f} s ({results['cpu_seconds']:.0f} CPU s), {results['peak_memory_mb']:.0f} MB"
+        )
+        return f"<!-- {name}: from here -->\n{markdown(table_rows(results))}\n\n{told}\n<!-- to here -->"
+
+    text = re.sub(r"<!-- (\w+): from here -->.*?<!-- to here -->", fill, page.read_text(), flags=re.DOTALL)
+    page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
