@@ -25,6 +25,7 @@ if TYPE_CHECKING or importlib.util.find_spec("tyro") is not None:
 
 _EXTRAS = ("tyro", "matplotlib", "tqdm")
 _BAD_INPUT = 2
+_FAILED = 1
 _INTERRUPTED = 130  # what shells report of a process that SIGINT ended
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # terminal escapes
 
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     - `argv`: the words after `gbplearn`; by default those of this process.
 
-    **Returns:** the exit code: 0, 2 for bad input, 130 after Ctrl-C.
+    **Returns:** the exit code: 0, 1 if the work failed, 2 for bad input, 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
@@ -105,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.run()
     except BadInput as error:
         return _fail(str(error))
+    except RuntimeError as error:  # inference diverged for good, or the like
+        return _fail(str(error).split("\n")[0], _FAILED)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ class Evidence:
     """
 
     values: dict[str, tuple[np.ndarray, np.ndarray | None]] = dataclasses.field(default_factory=dict)
-    held: dict[str, Gaussian] = dataclasses.field(default_factory=dict)
+    held: dict[str, Gaussian | None] = dataclasses.field(default_factory=dict)  # None: at the prior
 
     def __contains__(self, name: str) -> bool:
         return name in self.values or name in self.held
@@ -34,14 +34,17 @@ class Evidence:
         self.forget(name)
         self.values[name] = value, mask
 
-    def hold(self, name: str, belief: Gaussian) -> None:
+    def hold(self, name: str, belief: Gaussian | None) -> None:
         """Hold a variable at a belief."""
         self.forget(name)
         self.held[name] = belief
 
     def forget(self, name: str) -> bool:
         """Whether there was anything to forget."""
-        return (self.values.pop(name, None) is not None) | (self.held.pop(name, None) is not None)
+        known = name in self
+        self.values.pop(name, None)
+        self.held.pop(name, None)
+        return known
 
     def rename(self, old: str, new: str) -> None:
         """Move what is known to another name."""

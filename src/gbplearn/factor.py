@@ -77,7 +77,8 @@ class Factor:
                 f"factor '{self.name}': robust must be gbp.Tukey(...) or gbp.Huber(...), got {self.robust!r}"
             )
         if isinstance(self.h, FactorKind):
-            put("h_shape", self._layout().h_shape)
+            assert self.layout is not None
+            put("h_shape", self.layout.h_shape)
             put("measurement", self.h)
         else:
             put("h_shape", self._measure(self.h))

@@ -16,7 +16,7 @@ from .factor import Factor
 from .gaussian import Gaussian, Numbers
 from .group import Group, linearise, make_group
 from .measurement import FactorKind, Linear
-from .problem import Problem
+from .problem import Problem, empty_state, with_learnt_noise
 from .view import Variable, View
 
 Kind = Literal["activation", "parameter"]
@@ -179,10 +179,9 @@ class FactorGraph:
 
         - `belief`: broadcast to the variable's shape; by default its prior.
         """
-        if belief is None:
-            belief = self.priors()[self._canonical(name)]
-        checked = check_held(self._entry(name).variable, belief, self.dtype)
-        self._evidence.hold(self._canonical(name), checked)
+        keep, variable = self._canonical(name), self._entry(name).variable
+        checked = check_held(variable, self.priors()[keep] if belief is None else belief, self.dtype)
+        self._evidence.hold(keep, None if belief is None else checked)  # the prior may still change, by ties
 
     def release(self, name: str) -> None:
         """Forget what was observed of a variable, or that it was held."""
@@ -209,7 +208,7 @@ class FactorGraph:
             self._factors[prefix + name] = _renamed(f, prefix + name, renamed)
         self._tied.update({prefix + a: prefix + b for a, b in other._tied.items()})
         self._evidence.values.update({prefix + a: e for a, e in other._evidence.values.items()})
-        self._evidence.held.update({prefix + a: b.astype(self.dtype) for a, b in other._evidence.held.items()})
+        self._evidence.held.update({prefix + a: b and b.astype(self.dtype) for a, b in other._evidence.held.items()})
         self._laid_out.clear()
         return renamed
 
@@ -278,8 +277,8 @@ class FactorGraph:
                 continue
             masked = isinstance(value, tuple) and len(value) == 2 and np.asarray(value[1]).dtype == bool
             seen.observe(keep, *check_observed(variable, *(value if masked else (value, None))))
-        fixed, held = seen.fixed, seen.held
         priors = self.priors()
+        fixed, held = seen.fixed, {n: priors[n] if belief is None else belief for n, belief in seen.held.items()}
         used, start = {}, {}
         for name, prior in priors.items():
             if name in fixed or name in held:
@@ -307,9 +306,14 @@ class FactorGraph:
 
         **Arguments:**
 
-        - `values`: a value for every variable that is not wholly observed. A `Result` will do: its means are taken.
+        - `values`: a value for every variable that is not wholly observed. A `Result` will do: its means are taken, and
+            the noise that it learnt; else noise that is learnt counts with its start.
         """
         problem = self.problem()
+        state = getattr(values, "state", None)
+        problem = with_learnt_noise(
+            problem, empty_state(problem, jax.random.PRNGKey(0), False) if state is None else state
+        )
         full = {}
         for name, prior in problem.prior.items():
             names = [n for n in self._entries if self._canonical(n) == name and n in values]

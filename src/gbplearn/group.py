@@ -219,8 +219,8 @@ def make_group(
     """
     noise = jnp.asarray(factor.noise, dtype)
     variances = noise if noise.ndim == 2 else jnp.diagonal(noise, axis1=-2, axis2=-1)
-    held_well = np.asarray(variances)
-    if not ((held_well > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(held_well)).all():
+    numbers = np.asarray(variances)
+    if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
     parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
     arguments = []

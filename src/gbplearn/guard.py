@@ -135,7 +135,11 @@ class Guard:
         centred = proximal.recentre(self.problem, state, x)
         if proximal.finite(centred.messages):
             return centred
-        return self._with_points(empty_state(self.problem, state.key, self._keeps_points(state)), x)
+        return self._with_points(self._empty(self.problem, state), x)
+
+    def _empty(self, problem: Problem, state: State) -> State:
+        """No messages, but the noise that was learnt."""
+        return dataclasses.replace(empty_state(problem, state.key, self._keeps_points(state)), noise=state.noise)
 
     def _keeps_points(self, state: State) -> bool:
         return any(p is not None for p in state.points)
@@ -154,7 +158,8 @@ class Guard:
         if self.enabled and not (sound and self.rows[-1].residual[-1].max() <= 1):
             best = self._best()
             energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
-            if not (sound and energy <= float(proximal.total_energy(self.problem, best)) * (1 + 1e-3)):
+            least = float(proximal.total_energy(self.problem, best))
+            if not (sound and energy <= least + 1e-3 * abs(least)):
                 self.did.append(f"iteration {self.done}: out of iterations while diverging, best means kept")
                 return self._end(self._restart(state, best), best, converged=False)
         return self._end(state, converged=False)
@@ -247,7 +252,7 @@ class Guard:
     def _give_up(self, state: State, x: Values, where: tuple[int, int]) -> Outcome:
         """Nothing helped: the best means, with the precisions of the messages if these are sound."""
         if not proximal.finite(state.messages):
-            state = self._with_points(empty_state(self.problem, state.key, self._keeps_points(state)), x)
+            state = self._with_points(self._empty(self.problem, state), x)
         return self._end(state, x, converged=False, failed=True, where=where)
 
     def _inner_solve(self, state: State, centre: Values, weight: float, tolerance: float):
@@ -255,7 +260,7 @@ class Guard:
         problem = proximal.step_problem(self.problem, centre, jnp.asarray(weight, next(iter(centre.values())).dtype))
         state = proximal.recentre(problem, state, problem.start)
         if not proximal.finite(state.messages):
-            state = empty_state(problem, state.key, self._keeps_points(state))
+            state = self._empty(problem, state)
         state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, tolerance)
         residuals = rows.residual.max(1)
         if not proximal.finite(state.messages) or residuals[-1] > max(
@@ -291,7 +296,7 @@ class Guard:
             groups=tuple(dataclasses.replace(g, y=jnp.zeros_like(g.y)) for g in problem.groups),
             prior={name: Gaussian(jnp.zeros_like(p.eta), p.lam) for name, p in problem.prior.items()},
         )
-        state = empty_state(problem, state.key, self._keeps_points(state))
+        state = self._empty(problem, state)
         if self.left:
             state, _, _ = self._advance(problem, state, self.options, nothing_seen(problem), CHUNK, self.tolerance)
         return self._with_points(proximal.recentre(self.problem, state, x), x)

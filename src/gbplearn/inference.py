@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +48,21 @@ class Trace:
     energy: dict[str, np.ndarray]  # of each factor group, at the means it was visited with
     prior_energy: np.ndarray  # of all priors
     switched: dict[str, np.ndarray]  # share of robust factors with a scale below 1
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trace]) -> Trace:
+        """Traces one after the other, of the same graph."""
+
+        def names(of: str) -> dict[str, np.ndarray]:
+            first = getattr(parts[0], of)
+            return {name: np.concatenate([getattr(p, of)[name] for p in parts]) for name in first}
+
+        return cls(
+            np.concatenate([p.residual for p in parts]),
+            names("energy"),
+            np.concatenate([p.prior_energy for p in parts]),
+            names("switched"),
+        )
 
     @property
     def total_energy(self) -> np.ndarray:
@@ -163,12 +179,13 @@ def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -
 
 
 def _check_state(problem: Problem, state: State) -> None:
-    expected = jax.eval_shape(lambda: empty_state(problem, state.key, False)).messages
-    pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(state.messages))
-    same = jax.tree.structure(expected) == jax.tree.structure(state.messages)
+    fresh = jax.eval_shape(lambda: empty_state(problem, state.key, False))
+    expected, given = (fresh.messages, fresh.noise), (state.messages, state.noise)
+    pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(given))
+    same = jax.tree.structure(expected) == jax.tree.structure(given)
     same = same and all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
     if not same:
-        raise ValueError("the state belongs to another graph, or to one with other variables wholly observed")
+        raise ValueError("the state belongs to another graph, or to one with other variables observed or noise learnt")
 
 
 def _carry_over(result: Result, problem: Problem) -> State:
@@ -183,7 +200,8 @@ def _carry_over(result: Result, problem: Problem) -> State:
         places = [place for place, (kind, _) in enumerate(a.arguments) if kind == "slots"]
         rows.append(tuple(kept.get(place, m) for place, m in zip(places, fresh)))
     points = result.state.points if new.prior.keys() == old.prior.keys() else state.points
-    return dataclasses.replace(result.state, messages=tuple(rows), points=points)
+    noise = tuple(a if a is None or b is None else b for a, b in zip(state.noise, result.state.noise))
+    return dataclasses.replace(result.state, messages=tuple(rows), points=points, noise=noise)
 
 
 def infer(
@@ -212,7 +230,8 @@ def infer(
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
     - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
     - `relinearise`: nonlinear factors every visit (1), every n visits, or `gbp.OnMovement(threshold)`.
-    - `evidence`: `{name: value}` or `{name: (value, mask)}`, on top of `graph.observe`. New values never recompile.
+    - `evidence`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}` (a Gaussian to hold a variable at), on
+        top of `graph.observe` and `graph.hold`. New values never recompile.
     - `init`: a previous result or state to go on from.
     - `guard`: watch for divergence and cure it: more damping, then proximal factors. See `gbp.guard`.
     - `throw`: raise `gbp.InferenceError` if inference diverges for good; else return the last good state.
@@ -268,7 +287,8 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         message += f"; largest residual {residuals[-1, worst]:.2g} in group '{names[worst]}'"
     if outcome.did and outcome.failed:
         message += f" ({outcome.did[-1]})"
-    noise = {n: float(jnp.sqrt(v)) for n, v in zip(names, outcome.state.noise) if v is not None}
+    learnt = zip(problem.groups, outcome.state.noise)
+    noise = {g.name: math.sqrt(float(v)) for g, v in learnt if v is not None and g.slots}
     return Result(
         _by_name(graph, problem, found), status, message, len(residuals), noise, trace, tuple(outcome.did),
         outcome.state, problem, graph,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .evidence import as_numbers
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
-from .inference import Result, infer
+from .inference import Result, Trace, infer
 from .layers.gaussian_observation import GaussianObservation
 from .layers.layer import Layer, Observation, Parameter, Transform
 from .layers.prior import Prior
 from .measurement import Shape
 from .network_table import table
-from .noise import LearnNoise
 from .sites import INPUT, Site, place_layers
 
 
@@ -60,9 +59,11 @@ class Sequential:
         inner = [s.name for s in self.sites[1:-1] if isinstance(s.layer, Observation)]
         if inner:
             raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
-        self.input_shape = (input_shape,) if isinstance(input_shape, int) else input_shape
-        if self.input_shape is not None:
-            self.input_shape = tuple(int(n) for n in self.input_shape)
+        self.input_shape: Shape | None = None
+        if input_shape is not None:
+            if isinstance(input_shape, str):
+                raise ValueError(f"input_shape must be whole numbers, got {input_shape!r}")
+            self.input_shape = tuple(int(n) for n in np.atleast_1d(np.asarray(input_shape, int)))
             self.shapes(self.input_shape)
 
     @property
@@ -152,7 +153,7 @@ class Sequential:
         parameters: str = "learnt",
         beliefs: Mapping[str, Gaussian] | None = None,
         start: Mapping[str, Numbers] | None = None,
-        noise: float | None = None,
+        noise: Mapping[str, float] | None = None,
         seed: int = 0,
         dtype: Any = None,
     ) -> FactorGraph:
@@ -169,11 +170,14 @@ class Sequential:
         - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
             the prior that their layer gives them.
         - `start`: values of parameters to linearise at first, by default the means of their beliefs.
-        - `noise`: standard deviation to use for a head that learns its own.
+        - `noise`: standard deviations to use for observations that learn their own, by layer.
         - `seed`: of the random prior means.
         """
         graph = FactorGraph(dtype=dtype)
-        x = np.asarray(x, float)
+        try:
+            x = np.asarray(x, float)
+        except (ValueError, TypeError):
+            raise ValueError("x must be an array of numbers") from None
         if x.ndim < 1 or x.shape[0] < 1:
             raise ValueError(f"x must be a batch of examples, got shape {x.shape}")
         if not np.isfinite(x).all():
@@ -182,10 +186,15 @@ class Sequential:
             raise ValueError(f"parameters must be 'learnt', 'fixed' or 'random', got {parameters!r}")
         shapes = self.shapes(self._input_shape(x.shape[1:]))
         priors = {**self.priors(x.shape[1:], seed=seed), **self._known(beliefs, x.shape[1:])}
-        first = {n: p.mean if start is None or n not in start else jnp.asarray(start[n]) for n, p in priors.items()}
+        first = {n: p.mean for n, p in priors.items()}
+        for name, value in (start or {}).items():
+            if name not in first:
+                raise ValueError(f"start: the network has no parameter '{name}'")
+            first[name] = jnp.asarray(as_numbers(name, value, first[name].shape, "start"), first[name].dtype)
         activations = self.forward(x, first)
         batch = x.shape[0]
-        first_layer = self.layers[0]
+        observations = self._with_noise(noise)
+        first_layer = observations.get(self.sites[0].name)
         # A plain observation of the input is a prior: the same density, without a group of its own to visit.
         known = first_layer.as_prior(x) if isinstance(first_layer, GaussianObservation) else None
         now = graph.variable(INPUT, (batch, *shapes[INPUT]), start=x, prior=known)
@@ -209,9 +218,7 @@ class Sequential:
                 now = out
             elif isinstance(site.layer, Observation):
                 given = x if site is self.sites[0] else y
-                layer = site.layer
-                if noise is not None and site.name == self.head and isinstance(layer, GaussianObservation):
-                    layer = dataclasses.replace(layer, sigma=noise)
+                layer = observations[site.name]
                 spoken_for = given is None or (site is self.sites[0] and known is not None)
                 factor = None if spoken_for else _observe(site, layer, graph, given)
             elif isinstance(site.layer, Prior):
@@ -235,6 +242,8 @@ class Sequential:
         for name, p in self._parameters(input_shape).items():
             if beliefs is None or name not in beliefs:
                 continue
+            if not isinstance(beliefs[name], Gaussian):
+                raise ValueError(f"the belief of '{name}' must be a gbp.Gaussian")
             if beliefs[name].shape != p.shape:
                 raise ValueError(f"the belief of '{name}' has shape {beliefs[name].shape}, the network needs {p.shape}")
             out[name] = beliefs[name]
@@ -244,11 +253,25 @@ class Sequential:
                 raise ValueError(f"the network has no parameter '{unknown[0]}'")
         return out
 
-    @property
-    def learns_noise(self) -> bool:
-        """Whether the head learns the standard deviation of its noise."""
-        head = self.layers[-1]
-        return isinstance(head, GaussianObservation) and isinstance(head.sigma, (str, LearnNoise))
+    def _with_noise(self, given: Mapping[str, float] | None) -> dict[str, Observation]:
+        """The observations by name, those that learn their noise with what is given for them."""
+        out = {s.name: s.layer for s in self.sites if isinstance(s.layer, Observation)}
+        for name, value in (given or {}).items():
+            layer = out.get(name)
+            if not isinstance(layer, GaussianObservation) or layer.learnt is None:
+                raise ValueError(f"noise: there is no layer '{name}' that learns its noise")
+            out[name] = dataclasses.replace(layer, sigma=float(value))
+        return out
+
+    def _start_noise(self, beliefs: Mapping[str, Gaussian] | None) -> dict[str, float]:
+        """Noise of the observations that learn theirs: as an earlier result says, or where they start."""
+        known = beliefs.noise if isinstance(beliefs, Result) else {}
+        layers = {s.name: s.layer for s in self.sites}
+        return {
+            name: known.get(name, layer.learnt.start)
+            for name, layer in layers.items()
+            if isinstance(layer, GaussianObservation) and layer.learnt is not None
+        }
 
     def learn(
         self,
@@ -261,7 +284,7 @@ class Sequential:
         seed: int = 0,
         **options: Any,
     ) -> Result:
-        """Learn from one batch: `gbp.infer(net.graph(x, y))`, and the head's noise if it is to be learnt.
+        """Learn from one batch: `gbp.infer(net.graph(x, y))`, and the noise of observations that learn theirs.
 
         Noise is learnt in rounds: messages with the noise held, then the noise (`gbp.LearnNoise`) by messages on the
         same graph with the parameters fixed at their means. Not in one go: beliefs take the parameters of a factor for
@@ -270,34 +293,40 @@ class Sequential:
 
         **Arguments:**
 
-        - `beliefs`: of the parameters before this batch.
+        - `beliefs`: of the parameters before this batch; if it is the `Result` of an earlier one, noise starts there.
         - `iterations`: in all rounds together.
-        - `rounds`: if noise is learnt.
+        - `rounds`: if noise is learnt; at least 2.
         - `seed`: of the random prior means, dropout and random schedules.
         - `options`: for `gbp.infer`: tolerance, damping, ...
 
-        **Returns:** the result of inference; `result.noise` holds the noise of the head.
+        **Returns:** the result of inference; `result.noise` holds the noise that was learnt.
         """
-        if not self.learns_noise:
+        if y is None:
+            raise ValueError("learn needs y: what the observation at the end of the network has seen")
+        if "init" in options:
+            raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
+        noise = self._start_noise(beliefs)
+        if not noise:
             return infer(self.graph(x, y, beliefs=beliefs, seed=seed), iterations=iterations, seed=seed, **options)
-        if not (isinstance(rounds, int) and 1 <= rounds <= iterations):
-            raise ValueError(f"rounds must be a whole number from 1 to the iterations ({iterations}), got {rounds!r}")
-        head, result = self.layers[-1], None
-        assert isinstance(head, GaussianObservation)
-        prior = head.sigma if isinstance(head.sigma, LearnNoise) else LearnNoise()
-        noise, done = prior.start, 0
+        if not (isinstance(rounds, int) and 2 <= rounds <= iterations):
+            raise ValueError(f"rounds must be a whole number from 2 to the iterations ({iterations}), got {rounds!r}")
+        results: list[Result] = []
         for i in range(rounds):
-            share = (i + 1) * iterations // rounds - done
+            share = (i + 1) * iterations // rounds - i * iterations // rounds
+            if results:
+                known = {name: results[-1][name] for name in self._parameters(np.shape(x)[1:])}
+                fixed = self.graph(x, y, parameters="fixed", beliefs=known)
+                noise = infer(fixed, iterations=200, damping=0.5).noise
             graph = self.graph(x, y, beliefs=beliefs, noise=noise, seed=seed)
-            result = infer(graph, iterations=share, init=result, seed=seed, **options)
-            done += share
-            known = {name: result[name] for name in self._parameters(np.shape(x)[1:])}
-            told = infer(self.graph(x, y, parameters="fixed", beliefs=known), iterations=200, damping=0.5, throw=False)
-            if not math.isfinite(told.noise[self.sites[-1].name]):
-                raise RuntimeError("the noise of the head could not be learnt: inference with fixed parameters failed")
-            noise = told.noise[self.sites[-1].name]
-        assert result is not None
-        return dataclasses.replace(result, noise={self.sites[-1].name: noise})
+            before = results[-1] if results else None
+            results.append(infer(graph, iterations=share, init=before, seed=seed + i, **options))
+        return dataclasses.replace(
+            results[-1],
+            noise=noise,
+            iterations=sum(r.iterations for r in results),
+            trace=Trace.joined([r.trace for r in results]),
+            guard=tuple(line for r in results for line in r.guard),
+        )
 
     def predict(
         self,
@@ -313,13 +342,18 @@ class Sequential:
 
         **Arguments:**
 
-        - `beliefs`: of the parameters: the `Result` of training.
+        - `beliefs`: of all parameters: the `Result` of training, or Gaussians by name.
         - `parameters`: "fixed" at their means, or "random", with their uncertainty.
         - `options`: for `gbp.infer`: iterations, tolerance, damping, ...
         """
         if parameters not in ("fixed", "random"):
             raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {parameters!r}")
-        return infer(self.graph(x, parameters=parameters, beliefs=beliefs), **options)[self.output]
+        missing = [n for n in self._parameters(np.shape(x)[1:]) if beliefs is None or n not in beliefs]
+        if missing:
+            raise ValueError(f"predict needs the beliefs of all parameters: '{missing[0]}' is missing")
+        noise = {n: v for n, v in self._start_noise(beliefs).items() if n != self.head}
+        graph = self.graph(x, parameters=parameters, beliefs=beliefs, noise=noise)
+        return infer(graph, **options)[self.output]
 
     @staticmethod
     def probabilities(logits: Gaussian) -> Array:

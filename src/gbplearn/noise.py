@@ -18,7 +18,8 @@ class LearnNoise:
 
         sigma² = (weight start² + sum_f E[(y_f - h_f)²]) / (weight + number of measurements)
 
-    where the expectation has the squared residual at the means and the variance of `h` under the beliefs.
+    The expectation is under the belief of each factor about its own variables, which on a tree of linear factors is
+    exact.
 
     **Arguments:**
 
@@ -31,7 +32,8 @@ class LearnNoise:
 
     def __post_init__(self):
         for name in ("start", "weight"):
-            if not 0 < getattr(self, name) < float("inf"):
+            value = getattr(self, name)
+            if isinstance(value, (bool, str)) or not 0 < value < float("inf"):
                 raise ValueError(f"LearnNoise: {name} must be > 0, got {getattr(self, name)!r}")
 
 

@@ -17,6 +17,7 @@ from .group import Group, Slot
 from .linalg import add_all
 from .measurement import Linear
 from .messages import Edge, general_messages, scalar_messages
+from .noise_update import learn_noise
 from .problem import Messages, Problem, State, belief_mean, cavity, pooled, prior_energy
 from .schedule import OnMovement, Schedule
 
@@ -99,9 +100,9 @@ def propose(
     points: dict[str, Array],
     residual: Array,
     scale: Array | None,
-    held: Array | None,
+    heard: Array | None,
 ) -> list[Gaussian]:
-    """The undamped messages of a group. `held`: how uncertain variables held at a belief leave `h`."""
+    """The undamped messages of a group. `heard`: how uncertain variables held at a belief leave `h`."""
     spread = [p if (p := points[s.variable]).ndim == 0 else s.edges.spread(p) for s in group.slots]
     rows = group.factors
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
@@ -110,17 +111,17 @@ def propose(
         edges = [Edge(j, c, x, s.proper) for j, c, x, s in zip(jacobians, cavities, spread, group.slots)]
         k = None if scale is None else scale[:, 0]
         variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
-        if held is not None:  # the robust scale belongs to the noise alone
-            variance = variance + held[:, 0] * (1.0 if k is None else k)
+        if heard is not None:  # the robust scale belongs to the noise alone
+            variance = variance + heard[:, 0] * (1.0 if k is None else k)
         return scalar_messages(edges, residual[:, 0], variance, k)
     edges = []
     for j, c, x, s in zip(jacobians, cavities, spread, group.slots):
         wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
         edges.append(Edge(j, wide, _point(x, s, wide), s.proper))
     covariance = group.covariance()
-    if held is not None:
+    if heard is not None:
         root = 1.0 if scale is None else jnp.sqrt(scale[:, :, None] * scale[:, None, :])
-        covariance = covariance + held * root
+        covariance = covariance + heard * root
     out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
     return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
 
@@ -148,32 +149,6 @@ def _refresh(options: Options, state: State, g: int, means: dict[str, Array], ol
         due = state.visits[g] % options.relinearise == 0
         points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
     return points, points
-
-
-def _learn_noise(
-    problem: Problem,
-    g: int,
-    linear: Linear,
-    means: dict[str, Array],
-    old: dict[str, Gaussian],
-    variance: Array,
-    visits: Array,
-    options: Options,
-) -> Array:
-    """The noise variance of a group that learns it, from the beliefs before the visit; damped like its messages."""
-    group = problem.groups[g]
-    prior = group.noise_prior
-    assert prior is not None
-    value = linear.value if problem.frozen[g] is None else _linearise(problem, g, means).value
-    spread = group.spread_of({**old, **problem.held}, linear)
-    assert spread is not None  # it has at least one slot
-    if not group.scalar:
-        spread = jnp.trace(spread, axis1=-2, axis2=-1)
-    squares = jnp.sum(_every_factor(group, group.y - value) ** 2) + jnp.sum(spread)
-    new = prior.posterior(squares, group.factors * group.outputs)
-    weight = jnp.max(jnp.stack(options.damping[g]))
-    mixed = jnp.exp(weight * jnp.log(variance) + (1 - weight) * jnp.log(new))
-    return jnp.where(visits == 0, variance, mixed)  # before its first message it knows only the prior
 
 
 def _draw_lots(group: Group, key: Array) -> tuple[Array, list[Array]]:
@@ -221,16 +196,15 @@ def visit(
         points, stored = _refresh(options, state, g, {**means, **first}, old)
         linear = _linearise(problem, g, points)
     variance = state.noise[g]
+    heard = group.spread_of(problem.held, linear)
     if variance is not None and group.noise_prior is not None:
-        means = means or {name: mean(name, old[name]) for name in group.variables}
-        variance = _learn_noise(problem, g, linear, means, old, variance, visits, options)
+        weight = jnp.max(jnp.stack(options.damping[g]))
+        variance = learn_noise(group, linear, cavities, points, heard, variance, weight)
         group = group.with_noise(variance)
     if means is not None:
-        value = linear.value if frozen is None or group.robust is not None else _linearise(problem, g, means).value
-        measured = group.measure(_every_factor(group, group.y - value))
+        measured = group.measure(_every_factor(group, group.y - linear.value))
     scale = None if measured is None else measured.scale
-    held = group.spread_of(problem.held, linear)
-    proposals = propose(group, linear, cavities, points, group.y - linear.value, scale, held)
+    proposals = propose(group, linear, cavities, points, group.y - linear.value, scale, heard)
 
     key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
     messages, proposed = [], []
@@ -292,8 +266,8 @@ def visit(
         new = _product([inbound[name], *(pooled(problem, state, g, s) for s in same[name])])
         moved[name] = change(old[name], mean(name, old[name]), new, mean(name, new))
     # What damping held back is still to come; neighbours have news as far as shared variables moved.
-    held = jnp.max(jnp.stack(options.damping[g]))
-    priority = latest.priority.at[g].set(held * latest.residual[g])
+    kept_back = jnp.max(jnp.stack(options.damping[g]))
+    priority = latest.priority.at[g].set(kept_back * latest.residual[g])
     for other, neighbour in enumerate(problem.groups):
         shared = [moved[name] for name in neighbour.variables if name in moved]
         if other != g and shared:

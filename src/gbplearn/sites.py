@@ -20,6 +20,9 @@ class Site:
 
 def place_layers(layers: tuple[Layer, ...]) -> list[Site]:
     """Name every layer: by its own name, or by its label and a number."""
+    for layer in layers:
+        if layer.name is not None and not isinstance(layer.name, str):
+            raise ValueError(f"a layer's name must be a string, got {layer.name!r}")
     given = [layer.name for layer in layers if layer.name is not None]
     twice = [n for n in given if given.count(n) > 1]
     if twice:

@@ -73,6 +73,8 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
     from ..report.figures import save_figure
 
     make_folder(out)
+    if ledger is not None:
+        make_folder(ledger.parent)
     whole, runs = Clock(), []
     settings, version = experiment.settings(), commit()
     for seed in progress(list(seeds), experiment.name):

@@ -42,8 +42,14 @@ ACTIVATIONS: dict[str, Elementwise] = {
 def find_activation(given: str | Elementwise) -> Elementwise:
     """An activation by its name, or as given: any elementwise JAX function."""
     if callable(given):
+        try:
+            out = jax.eval_shape(given, jax.ShapeDtypeStruct((2, 3), jnp.result_type(float)))
+        except Exception as error:
+            raise ValueError(f"activation failed: it must be an elementwise JAX function ({error})") from None
+        if getattr(out, "shape", None) != (2, 3):
+            raise ValueError("activation must be elementwise: of (2, 3) numbers it makes something else")
         return given
-    if given not in ACTIVATIONS:
+    if not isinstance(given, str) or given not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)} or a function, got {given!r}")
     return ACTIVATIONS[given]
 

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -67,7 +68,7 @@ class DenseKind(FactorKind):
             Product(w, slope, edges[1], _matrix, x.shape),
             Product(x, slope, edges[0], _weights, w.shape),
             Product(jnp.ones_like(d), slope, edges[2], _bias, d.shape),
-            Identity(y.shape),
+            Identity(y.shape, y.dtype),
         )
 
 
@@ -119,7 +120,7 @@ class Dense(Transform):
     label: ClassVar[str] = "dense"
 
     def __post_init__(self):
-        if not (isinstance(self.units, int) and self.units >= 1):
+        if isinstance(self.units, bool) or not (isinstance(self.units, (int, np.integer)) and self.units >= 1):
             raise ValueError(f"Dense: units must be a whole number >= 1, got {self.units!r}")
         if self.direction not in ("forward", "generative"):
             raise ValueError(f"Dense: direction must be 'forward' or 'generative', got {self.direction!r}")

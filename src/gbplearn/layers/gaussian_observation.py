@@ -39,7 +39,7 @@ class UnaryKind(FactorKind):
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """`1`."""
-        return (Identity(args[0].shape),)
+        return (Identity(args[0].shape, args[0].dtype),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +66,10 @@ class GaussianObservation(Observation):
                 raise ValueError(f"GaussianObservation: sigma must be a number > 0 or 'learn', got {self.sigma!r}")
         elif not isinstance(self.sigma, LearnNoise):
             check_positive("GaussianObservation", sigma=self.sigma)
+        if self.robust is not None and not isinstance(self.robust, Kernel):
+            raise ValueError(f"GaussianObservation: robust must be gbp.Tukey(...) or the like, got {self.robust!r}")
+        if self.robust is not None and self.learnt is not None:
+            raise ValueError("GaussianObservation: the noise of a robust observation cannot be learnt")
 
     def target(self, y: Any, shape: Shape) -> np.ndarray:
         """Numbers of the variable's shape; `(batch,)` will do for one output."""
@@ -77,6 +81,13 @@ class GaussianObservation(Observation):
         if not np.isfinite(y).all():
             raise ValueError("observed values hold NaN or infinity")
         return y
+
+    @property
+    def learnt(self) -> LearnNoise | None:
+        """How the noise is learnt; None if it is given."""
+        return (
+            LearnNoise() if isinstance(self.sigma, str) else self.sigma if isinstance(self.sigma, LearnNoise) else None
+        )
 
     def as_prior(self, values: np.ndarray) -> Gaussian | None:
         """The observation as a prior of what it observes; None if its noise is robust or learnt."""
@@ -90,7 +101,7 @@ class GaussianObservation(Observation):
             UnaryKind(),
             (variable,),
             y=target,
-            sigma=LearnNoise() if isinstance(self.sigma, str) else self.sigma,
+            sigma=self.learnt or self.sigma,
             robust=self.robust,
             robust_over=self.robust_over,
             linear=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -81,7 +82,8 @@ def check_positive(layer: str, **values: float | None) -> None:
     for what, value in values.items():
         if value is None:
             continue
-        if not isinstance(value, (int, float, np.number)) or not (0 < value < math.inf):
+        number = not isinstance(value, bool) and isinstance(value, numbers.Real | np.number | np.ndarray | Array)
+        if not number or np.ndim(value) or not (0 < value < math.inf):
             raise ValueError(f"{layer}: {what} must be a number > 0, got {value!r}")
 
 

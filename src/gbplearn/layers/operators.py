@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -52,6 +53,7 @@ class Identity(Operator):
     """Factor `i` sees unit `i`, as it is."""
 
     shape: Shape = eqx.field(static=True)  # of the variable
+    dtype: Any = eqx.field(static=True)
 
     def times(self, m: Array) -> Float[Array, "f m"]:
         """`m`."""
@@ -67,4 +69,4 @@ class Identity(Operator):
 
     def each(self) -> Array:
         """1, for all factors."""
-        return jnp.ones((1, 1))
+        return jnp.ones((1, 1), self.dtype)

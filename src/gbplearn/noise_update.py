@@ -1,0 +1,73 @@
+"""The noise variance of a group that learns it, from what its factors see."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from . import linalg
+from .gaussian import Gaussian
+from .group import Group
+from .linalg import sum_along
+from .measurement import Linear
+
+
+def learn_noise(
+    group: Group,
+    linear: Linear,
+    cavities: list[Gaussian],
+    points: dict[str, Array],
+    heard: Array | None,
+    variance: Array,
+    weight: Array,
+) -> Array:
+    """The noise variance of a group that learns it, damped like its messages.
+
+    Under the belief of a factor about its own variables, of cavities and measurement together, with the noise `R`, the
+    predicted covariance `S` of `h` and the innovation `e`:
+
+        E[(y - h)²] = |R (R + S)^-1 e|² + tr(S - S (R + S)^-1 S)
+
+    The posterior variances of the variables would not do: the factor itself correlates them. A factor that sees
+    something of which nothing is known learns nothing: it counts as `R`.
+    """
+    prior = group.noise_prior
+    assert prior is not None
+    shape = (group.factors, group.outputs)
+    e = jnp.broadcast_to(group.y - linear.value, shape)
+    s = jnp.zeros((*shape, group.outputs), e.dtype)
+    known = jnp.ones(group.factors, bool)
+    for slot, operator, c in zip(group.slots, group.operators(linear), cavities):
+        x = points[slot.variable]
+        x = x if x.ndim == 0 else slot.edges.spread(x)
+        j = operator.each()
+        if group.scalar:
+            good = c.lam > 0
+            v, move = jnp.where(good, 1 / jnp.where(good, c.lam, 1), 0), jnp.where(good, c.mean - x, 0)
+            e, s = e - sum_along(j * move, 1), s + sum_along(j * j * v, 1)[..., None]
+            known = known & jnp.all(good | (j == 0), 1)
+            continue
+        wide = c if slot.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
+        factor, scale, good = linalg.scaled_cholesky(wide.lam)
+        cov = jnp.where(good[..., None, None], linalg.factor_inverse(factor, scale), 0)
+        move = jnp.where(
+            good[..., None],
+            jnp.einsum("fnij,fnj->fni", cov, wide.eta) - (x if slot.block or x.ndim == 0 else x[..., None]),
+            0,
+        )
+        j = jnp.broadcast_to(j, (group.factors, *j.shape[1:]))
+        cov, move = (jnp.broadcast_to(a, (group.factors, *a.shape[1:])) for a in (cov, move))
+        e, s = e - jnp.einsum("fnmd,fnd->fm", j, move), s + jnp.einsum("fnad,fnde,fnbe->fab", j, cov, j)
+        known = known & jnp.all(good, 1)
+    if heard is not None:
+        s = s + heard.reshape(s.shape)
+    if group.outputs == 1:
+        share = variance / (variance + s[:, :, 0])
+        each = ((share * e) ** 2 + share * s[:, :, 0])[:, 0]
+    else:
+        noise = variance * jnp.eye(group.outputs, dtype=s.dtype)
+        solved = linalg.spd_solve(noise + s, jnp.concatenate([variance * e[..., None], s], -1))
+        each = jnp.sum(solved[..., 0] ** 2, 1) + jnp.trace(s - s @ solved[..., 1:], axis1=-2, axis2=-1)
+    squares = jnp.sum(jnp.where(known, each, variance * group.outputs))
+    new = prior.posterior(squares, group.factors * group.outputs)
+    return jnp.exp(weight * jnp.log(variance) + (1 - weight) * jnp.log(new))
