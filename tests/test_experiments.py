@@ -90,7 +90,7 @@ class Images(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+@pytest.mark.parametrize("name", ["xor", pytest.param("regression", marks=pytest.mark.slow)])
 def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, name, lambda: QUICK[name])
     monkeypatch.chdir(tmp_path)

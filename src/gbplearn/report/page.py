@@ -64,7 +64,9 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
 
 
 def _section(section: Section) -> str:
-    parts = [f"<section>\n<h2>{html.escape(section.title)}</h2>", f"<p>{html.escape(section.text)}</p>"]
+    parts = [f"<section>\n<h2>{html.escape(section.title)}</h2>"]
+    if section.text:
+        parts.append(f"<p>{html.escape(section.text)}</p>")
     if section.table:
         parts.append(f'<div class="wide">{_table(section.table)}</div>')
     for picture, words in section.pictures:
