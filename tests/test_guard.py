@@ -105,7 +105,7 @@ def test_frustrated_graph_that_is_not_walk_summable():
     assert bool(jnp.all(jnp.isfinite(result["x"].mean)))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
 def test_wild_nonlinear_graphs_stay_finite(dropout):
     """Products and exponentials with almost no noise, far from their solution."""
     rng = np.random.default_rng(0)

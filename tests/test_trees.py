@@ -48,6 +48,7 @@ def test_blocks_precise_along_one_direction_lose_digits_with_their_condition_num
     assert std < 4 * EPS * condition
 
 
+@pytest.mark.slow  # its fast cousin is the evidence of the 200 trees above
 def test_log_evidence_of_a_single_tree(x64):
     forest = random_forest(0, trees=1, most=12)
     result = gbp.infer(forest.graph, tolerance=1e-12)
