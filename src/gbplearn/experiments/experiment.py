@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# The ways in which a trained network is asked.
+READ_OUT = {
+    "fixed": "GBP with the parameters fixed at their posterior means and the observation at the end removed",
+    "random": "the same with the parameters at their posteriors",
+    "forward": "a forward pass of the posterior means, no messages",
+    "training": "beliefs of the training graph",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class SeedRun:
     """One seed: its numbers, and what the figure needs."""

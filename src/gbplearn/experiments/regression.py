@@ -19,7 +19,7 @@ from ..network import Sequential
 from ..noise import LearnNoise
 from ..report.figures import BLUE, GREY, ORANGE
 from ..schedule import Order
-from .experiment import Experiment, SeedRun
+from .experiment import READ_OUT, Experiment, SeedRun
 
 _FRESH = 1000  # points on which the predictive standard deviations are checked
 
@@ -96,12 +96,7 @@ class Regression(Experiment):
     name: ClassVar[str] = "regression"
     title: ClassVar[str] = "Nonlinear regression"
     seeds: ClassVar[int] = 10
-    read_out: ClassVar[dict[str, str]] = {
-        "fixed": "GBP with the parameters fixed at their posterior means and the output observation removed",
-        "random": "the same with the parameters at their posteriors",
-        "forward": "a forward pass of the posterior means, no messages",
-        "training": "beliefs of the training graph",
-    }
+    read_out: ClassVar[dict[str, str]] = READ_OUT
     published: ClassVar[dict[str, str]] = {
         "rmse/fixed": "0.05 - 0.07 (the authors' code, 3 seeds)",
         "rmse/random": "0.08 - 0.12 (the authors' code, 3 seeds, damping 0.7, dropout 0.5)",

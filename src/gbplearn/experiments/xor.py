@@ -19,7 +19,7 @@ from ..layers.softmax import SoftmaxObservation
 from ..network import Sequential
 from ..report.figures import BLUE, GREY, ORANGE
 from ..schedule import Order
-from .experiment import Experiment, SeedRun
+from .experiment import READ_OUT, Experiment, SeedRun
 
 POINTS = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
 CLASSES = np.array([0, 1, 0, 1])
@@ -52,12 +52,7 @@ class Xor(Experiment):
     name: ClassVar[str] = "xor"
     title: ClassVar[str] = "Exclusive or"
     seeds: ClassVar[int] = 20
-    read_out: ClassVar[dict[str, str]] = {
-        "fixed": "GBP with the parameters fixed at their posterior means and the class observation removed",
-        "random": "the same with the parameters at their posteriors",
-        "forward": "a forward pass of the posterior means, no messages",
-        "training": "beliefs of the training graph",
-    }
+    read_out: ClassVar[dict[str, str]] = READ_OUT
     published: ClassVar[dict[str, str]] = {
         "grid right/fixed": "0.96 - 0.97 (the authors' code, 8 seeds)",
         "points right/fixed": "1 (the authors' code, 8 seeds)",
