@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
+from gbplearn.inference import _options
+from gbplearn.measurement import Entries
+from gbplearn.problem import belief, empty_state
+from gbplearn.propagate import iterate, nothing_seen
 
 
 def random_spd(rng, n, scale=1.0):
@@ -287,3 +292,103 @@ class PoseGraph:
             d = np.sqrt(np.maximum(d2, 1e-30))
             rho = np.where(closures & (d > huber), huber * d - 0.5 * huber**2, rho)
         return rho.sum()
+
+
+# The compiler need not try hard where a program runs once.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def _one_iteration(problem, state, options, real):
+    """State after one iteration, messages `(F, n)` of each edge set, which go to real units (None: all), beliefs."""
+    state, _ = iterate(problem, state, options, nothing_seen(problem), jnp.asarray(False))
+    each = []
+    for group, row in zip(problem.groups, state.messages):
+        for slot, m in zip(group.slots, row):
+            there = slot.edges.spread(real[slot.variable]) if slot.variable in real else None
+            each.append((None if slot.pooled else m.on_edges(slot.edges), there))
+    return state, each, {name: belief(problem, state, name) for name in problem.prior}
+
+
+# As `gbp.step`, which also looks at residuals and energies.
+one_iteration = jax.jit(_one_iteration, compiler_options=QUICK)
+
+
+def run_iterations(graph, iterations, real=None, messages="auto"):
+    """The messages after the first iteration and the beliefs after the last, as `one_iteration` returns them."""
+    problem = graph.problem(None, messages)
+    options = _options(graph, problem, 0.4, 0.0, None, 1)
+    empty = jax.eval_shape(lambda: empty_state(problem, jax.random.PRNGKey(0), False))
+    state, first = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), empty), None  # as `gbp.init`, nothing to compile
+    for _ in range(iterations):
+        state, each, beliefs = one_iteration(problem, state, options, real or {})
+        first = first or each
+    return first, beliefs
+
+
+def assert_same(graphs, iterations=3, real=None, messages="auto"):
+    """The same messages after one iteration and the same beliefs after some, to 1e-5 of the largest.
+
+    **Arguments:**
+
+    - `graphs`: two, with the same groups; factors and rows in the same order.
+    - `real`: where the second graph has units that the first has not, a mask of those that both have, by variable. No
+        message of the first graph may go elsewhere.
+    - `messages`: as `gbp.infer`; of those that are pooled only the beliefs are compared.
+    """
+    real = real or {}
+    (first, ours), (second, theirs) = (
+        run_iterations(g, iterations, r, messages) for g, r in zip(graphs, ({}, real), strict=True)
+    )
+    for (a, _), (b, there) in zip(first, second, strict=True):
+        assert (a is None) == (b is None)
+        if a is None:
+            continue
+        assert a.shape == b.shape
+        there = np.ones(a.shape[:2], bool) if there is None else np.asarray(there)
+        for p, q in ((np.asarray(a.eta), np.asarray(b.eta)), (np.asarray(a.lam), np.asarray(b.lam))):
+            np.testing.assert_allclose(p[there], q[there], rtol=1e-5, atol=1e-5 * np.abs(q[there]).max())
+            np.testing.assert_array_equal(p[~there], 0)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        mine, other = ([np.asarray(a) for a in (g.eta / g.lam, g.lam**-0.5)] for g in (ours[name], theirs[name]))
+        if name in real:
+            other = [a[real[name]].reshape(ours[name].shape) for a in other]
+        np.testing.assert_allclose(mine[0], other[0], rtol=0, atol=1e-5 * other[1].max())
+        np.testing.assert_allclose(mine[1], other[1], rtol=1e-5)
+
+
+def check_operators(kind, shapes, seed=0):
+    """`J m`, `J² v`, `J' r`, `(J²)' s`, and `J` edge by edge, against the whole matrix by automatic differentiation."""
+    rng = np.random.default_rng(seed)
+    layout = kind.layout(*shapes)
+    f, m = int(np.prod(layout.grid)), int(np.prod(layout.h_shape))
+    assert len(layout.edges) == len(shapes)
+
+    def draw(shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    args, vectors, r = [draw(s) for s in shapes], [draw(s) for s in shapes], draw((f, m))
+
+    def everything(args, vectors, r):
+        def flat(*a):
+            return kind.value(*a).reshape(f * m)
+
+        out = []
+        for operator, edges, v in zip(kind.jacobian(*args), layout.edges, vectors, strict=True):
+            each = jnp.broadcast_to(operator.each(), (f, *operator.each().shape[1:]))
+            found = [(o.times(v), o.back(r)) for o in (operator, operator.squared(), Entries(edges, each))]
+            unit = edges.spread(jnp.arange(1, 1 + v.size).reshape(v.shape))  # from 1; 0 where there is no edge
+            out.append((found, each, jnp.broadcast_to(unit, each.shape[:2])))
+        return jax.jacobian(flat, argnums=tuple(range(len(args))))(*args), out
+
+    matrices, out = jax.jit(everything, compiler_options=QUICK)(args, vectors, r)
+    for matrix, (found, each, unit), v in zip(matrices, out, vectors, strict=True):
+        matrix = np.asarray(matrix, float).reshape(f * m, -1)
+        for (times, back), full in zip(found, (matrix, matrix**2, matrix), strict=True):
+            assert times.shape == (f, m)
+            assert back.shape == v.shape
+            np.testing.assert_allclose(np.ravel(times), full @ v.ravel(), atol=2e-5)
+            np.testing.assert_allclose(np.ravel(back), full.T @ r.ravel(), atol=2e-5)
+        if m == 1:
+            expected = np.concatenate([np.zeros((f, 1)), matrix], 1)[np.arange(f)[:, None], np.asarray(unit)]
+            np.testing.assert_allclose(each, expected, atol=2e-5)

@@ -10,8 +10,7 @@ from gbplearn.layers.activation import ACTIVATIONS, find_activation
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.gaussian_observation import UnaryKind
 from gbplearn.layers.softmax import SoftmaxKind
-from gbplearn.measurement import Entries
-from helpers import Linear
+from helpers import Linear, assert_same, check_operators
 
 SETTINGS = {"sigma": 0.3, "damping": 0.4}
 
@@ -55,30 +54,6 @@ def as_function(graph, x, w, d, y, activation):
         y[b, o],
     )
     graph.add(gbp.Factor(plain_dense(activation), args, y=0.0, sigma=0.3, name="dense"))
-
-
-def messages(graph, state):
-    problem = graph.problem()
-    return [m.on_edges(s.edges) for g, row in zip(problem.groups, state.messages) for s, m in zip(g.slots, row)]
-
-
-def assert_same(graphs, iterations=3):
-    """The same messages after one iteration and the same beliefs after some, to 1e-5 of the largest."""
-    states = [gbp.init(g) for g in graphs]
-    for i in range(iterations):
-        states = [gbp.step(g, s, damping=0.4) for g, s in zip(graphs, states)]
-        if i == 0:
-            for a, b in zip(*(messages(g, s) for g, s in zip(graphs, states))):
-                assert a.shape == b.shape
-                for p, q in ((a.eta, b.eta), (a.lam, b.lam)):
-                    np.testing.assert_allclose(p, q, rtol=1e-5, atol=1e-5 * float(jnp.abs(q).max()))
-    ours, theirs = (gbp.beliefs(g, s) for g, s in zip(graphs, states))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_allclose(
-            ours[name].mean, theirs[name].mean, rtol=0, atol=1e-5 * float(theirs[name].std.max())
-        )
-        np.testing.assert_allclose(ours[name].std, theirs[name].std, rtol=1e-5)
 
 
 CASES = [((3, 4), 5, name) for name in ACTIVATIONS]
@@ -190,25 +165,7 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_operators_are_those_of_the_jacobian(name):
     """`J m`, `J² v`, `J' r`, `(J²)' s`, and `J` edge by edge, against the whole matrix by automatic differentiation."""
-    kind, shapes = KINDS[name]
-    rng = np.random.default_rng(0)
-    args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes]
-    layout, operators = kind.layout(*shapes), kind.jacobian(*args)
-    m = int(np.prod(layout.h_shape))
-    value = kind.value(*args)
-    assert value.size == np.prod(layout.grid) * m
-    for i, (operator, edges, shape) in enumerate(zip(operators, layout.edges, shapes)):
-        matrix = np.asarray(jax.jacobian(lambda *a: kind.value(*a).reshape(-1), argnums=i)(*args), float)
-        matrix = matrix.reshape(value.size, -1)
-        v, r = (jnp.asarray(rng.standard_normal(n), jnp.float32) for n in (shape, (value.size // m, m)))
-        for op, full in ((operator, matrix), (operator.squared(), matrix**2)):
-            np.testing.assert_allclose(np.ravel(op.times(v)), full @ v.ravel(), atol=2e-5)
-            np.testing.assert_allclose(np.ravel(op.back(r)), full.T @ r.ravel(), atol=2e-5)
-            assert op.times(v).shape == (value.size // m, m)
-            assert op.back(r).shape == shape
-        each = Entries(edges, jnp.broadcast_to(operator.each(), (value.size // m, *operator.each().shape[1:])))
-        np.testing.assert_allclose(each.times(v), operator.times(v), atol=2e-5)
-        np.testing.assert_allclose(each.back(r), operator.back(r), atol=2e-5)
+    check_operators(*KINDS[name])
 
 
 @pytest.mark.parametrize("axes", [(0, 2), (2, 1), (1,), (0, 1, 2), (2,)])
@@ -239,10 +196,23 @@ def test_grid_edges_repeat_and_add_up(axes):
 def test_layer_files_know_nothing_of_inference():
     """The contract: a layer supplies its energy and Jacobian, the engine does everything else."""
     import pathlib
+    import re
 
     import gbplearn.layers
 
     words = ("cavit", "pool", "damp", "dropout", "guard", "message")
+
+    def found(text):
+        """Pooling layers may say what they are; what the engine calls a pool is none of their business."""
+        text = re.sub(r"(max|avg|average)[-_]?pool(ing|2d|kind)?\b", "", text.lower())
+        return [w for w in words if w in text]
+
+    assert found('label = "avg_pool"; MaxPool2D, MaxPoolKind, the average-pooling layer') == []
+    for text in ("edges.pool(e)", "pooled", "max_pooled", "Pool", "pool_max"):
+        assert found(text) == ["pool"], text
+    seen = set()
     for path in pathlib.Path(gbplearn.layers.__file__).parent.glob("*.py"):
-        text = path.read_text().lower()
-        assert not [w for w in words if w in text], path.name
+        assert not found(path.read_text()), path.name
+        seen.add(path.stem)
+    images = {"conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d", "upsample2d", "pairwise_smoothing"}
+    assert {"dense", "softmax", "convolution", "window_layer", "operators", *images} <= seen

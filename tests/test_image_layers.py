@@ -1,0 +1,608 @@
+"""Image layers against the same factors written as plain functions, explicit loops and explicit Jacobians."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import gbplearn as gbp
+from gbplearn.layers.avg_pool2d import AvgPoolKind
+from gbplearn.layers.convolution import Convolution, ConvolutionKind
+from gbplearn.layers.max_pool2d import MaxPoolKind
+from gbplearn.layers.pairwise_smoothing import DifferenceKind
+from gbplearn.layers.upsample2d import UpsampleKind
+from gbplearn.window_edges import NeighbourEdges, WindowEdges, Windows
+from helpers import QUICK, Linear, assert_same, check_operators, run_iterations
+
+CONVOLUTIONS = (gbp.Conv2D, gbp.ConvTranspose2D)
+ACTIVATIONS = {
+    "linear": lambda a: a,
+    "leaky_relu": lambda a: jnp.where(a > 0, a, 0.2 * a),
+    "sigmoid": lambda a: 1 / (1 + jnp.exp(-a)),
+    "tanh": jnp.tanh,
+}
+
+
+def pair(value):
+    return (value, value) if isinstance(value, int) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One axis of the image under the windows: where its pixels lie among gaps and margins, by the definitions."""
+
+    places: np.ndarray
+    length: int
+    windows: int
+    stride: int
+
+    @classmethod
+    def of(cls, layer, n, k, s):
+        """Of `n` pixels of the inputs."""
+        if isinstance(layer, gbp.Conv2D):
+            before, after = (0, 0) if layer.padding == "valid" else lax.padtype_to_pads((n,), (k,), (s,), "SAME")[0]
+            length = n + before + after
+            return cls(before + np.arange(n), length, 1 + (length - k) // s, s)
+        if isinstance(layer, gbp.ConvTranspose2D):
+            # Output p paints the pixels s p + m - (k - 1) ... s p + m. Full: the first patch begins at pixel 0, the
+            # last ends at pixel n - 1. Valid: the first ends at pixel 0, the last begins at n - 1 or before.
+            m, last = (k - 1, n - k) if layer.borders == "full" else (0, n + k - 2)
+            return cls(m + np.arange(0, last + 1, s), n + k - 1, n, 1)
+        return cls(np.arange(n), n, n // k, k)
+
+
+def geometry(layer, shape):
+    """Rows and columns of the image that lies under windows, and the size of these."""
+    convolution = isinstance(layer, CONVOLUTIONS)
+    kernel = pair(layer.kernel if convolution else layer.size)
+    stride = pair(layer.stride) if convolution else kernel
+    return [Axis.of(layer, n, k, s) for n, k, s in zip(shape[1:3], kernel, stride)], kernel
+
+
+def shapes_of(layer, shape):
+    """Of all variables; `shape` is that of the inputs, with the batch."""
+    batch, height, width, channels = shape
+    if isinstance(layer, gbp.PairwiseSmoothing):
+        return {"x": shape}
+    axes, kernel = geometry(layer, shape)
+    if isinstance(layer, gbp.Upsample2D):
+        return {"x": shape, "y": (batch, height // kernel[0], width // kernel[1], channels)}
+    if not isinstance(layer, CONVOLUTIONS):
+        return {"x": shape, "y": (batch, axes[0].windows, axes[1].windows, channels)}
+    if isinstance(layer, gbp.Conv2D):
+        out, ends = (axes[0].windows, axes[1].windows), (channels, layer.filters)
+    else:
+        out, ends = (len(axes[0].places), len(axes[1].places)), (layer.filters, channels)
+    return {"x": shape, "weight": (*kernel, *ends), "bias": ends[1:], "y": (batch, *out, layer.filters)}
+
+
+def draw(layer, shape, seed):
+    """Of every variable: means and standard deviations of the prior, and the start."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: (0.5 * rng.standard_normal(s), rng.uniform(0.3, 1.0, s), 0.6 * rng.standard_normal(s))
+        for name, s in shapes_of(layer, shape).items()
+    }
+
+
+def add_variable(graph, name, mean, std, start):
+    lam = std**-2.0
+    prior = gbp.Gaussian(*(jnp.asarray(a, jnp.float32) for a in (mean * lam, lam)))
+    return graph.variable(name, mean.shape, prior=prior, start=start)
+
+
+def as_layer(layer, drawn):
+    graph = gbp.FactorGraph()
+    v = {name: add_variable(graph, name, *values) for name, values in drawn.items()}
+    if isinstance(layer, gbp.PairwiseSmoothing):
+        factors = layer.factors("layer", v["x"])
+    else:
+        assert layer.output_shape(v["x"].shape[1:]) == v["y"].shape[1:]
+        own = layer.parameters(v["x"].shape[1:])
+        assert {name: p.shape for name, p in own.items()} == {n: v[n].shape for n in v if n not in "xy"}
+        factors = [layer.factor("layer", v["x"], {name: v[name] for name in own}, v["y"])]
+    for f in factors:
+        graph.add(f)
+    return graph
+
+
+def framed(array, axes, fill):
+    """An image with gaps and margins."""
+    rows, columns = axes
+    out = np.full((array.shape[0], rows.length, columns.length, array.shape[3]), fill)
+    out[np.ix_(range(len(out)), rows.places, columns.places, range(out.shape[3]))] = array
+    return out
+
+
+def as_function(layer, drawn, weights=None):
+    """The same with one plain function of one factor, and the mask of real units.
+
+    Gaps and margins are units that are observed to be 0, so that every factor has a whole window.
+
+    **Arguments:**
+
+    - `weights`: of the factors, for each group.
+    """
+    shape = drawn["x"][0].shape
+    graph, real = gbp.FactorGraph(), {}
+    wide = {gbp.Conv2D: "x", gbp.ConvTranspose2D: "y"}.get(type(layer))
+    axes = geometry(layer, shape)[0] if wide else None
+    v = {}
+    for name, (mean, std, start) in drawn.items():
+        if name == wide:
+            mask = framed(np.ones(mean.shape, bool), axes, False)
+            mean, std, start = (framed(a, axes, fill) for a, fill in ((mean, 0.0), (std, 1.0), (start, 0.0)))
+        v[name] = add_variable(graph, name, mean, std, start)
+        if name == wide and not mask.all():
+            real[name] = mask
+            graph.observe(name, 0.0, ~mask)
+    for i, (h, args) in enumerate(plain_factors(layer, v, shape)):
+        weight = None if weights is None else np.ravel(weights[i])
+        graph.add(gbp.Factor(h, args, sigma=layer.sigma, weight=weight, name=f"layer_{i}"))
+    return graph, real
+
+
+def plain_factors(layer, v, shape):
+    """`h` of one factor, and its arguments for all: by the energies in the docstrings."""
+    if isinstance(layer, gbp.PairwiseSmoothing):
+        b, i, j, c = np.indices(shape)
+        pairs = []
+        for down, right in ((1, 0), (0, 1)):
+            if shape[1] > down and shape[2] > right:
+                first = (slice(None), slice(shape[1] - down), slice(shape[2] - right))
+                one = [a[first].ravel() for a in (b, i, j, c)]
+                view = [np.stack(p, 1) for p in zip(one, (one[0], one[1] + down, one[2] + right, one[3]))]
+                pairs.append((lambda x: x[1] - x[0], (v["x"][tuple(view)],)))
+        return pairs
+    axes, kernel = geometry(layer, shape)
+    if isinstance(layer, gbp.Upsample2D):
+        b, i, j, c = (a.ravel() for a in np.indices(shape))
+        return [(lambda x, y: x - y, (v["x"][b, i, j, c], v["y"][b, i // kernel[0], j // kernel[1], c]))]
+    seen, out = (v["y"], v["x"]) if isinstance(layer, gbp.ConvTranspose2D) else (v["x"], v["y"])
+    b, i, j, c = np.indices(out.shape).reshape(4, -1, 1)
+    one = out[b[:, 0], i[:, 0], j[:, 0], c[:, 0]]
+    if isinstance(layer, CONVOLUTIONS):
+        g = ACTIVATIONS[layer.activation]
+        t, u, f = np.indices((*kernel, seen.shape[3])).reshape(3, 1, -1)
+        window = seen[b, i * axes[0].stride + t, j * axes[1].stride + u, f]
+        args = (window, v["weight"][t, u, f, c], v["bias"][c[:, 0]], one)
+        return [(lambda x, w, d, y: y - g(x @ w + d), args)]
+    t, u = np.indices(kernel).reshape(2, 1, -1)
+    reduce = jnp.max if isinstance(layer, gbp.MaxPool2D) else jnp.mean
+    return [(lambda x, y: y - reduce(x), (seen[b, i * kernel[0] + t, j * kernel[1] + u, c], one))]
+
+
+def conv(*args, **options):
+    return gbp.Conv2D(*args, sigma=0.3, **options)
+
+
+def paint(*args, **options):
+    return gbp.ConvTranspose2D(*args, sigma=0.3, **options)
+
+
+SIGMA = {"sigma": 0.4}
+CASES = {
+    "conv": (conv(3, kernel=(3, 2), activation="tanh"), (2, 5, 4, 2)),
+    "conv, same, even by odd": (conv(2, kernel=(2, 3), activation="leaky_relu", padding="same"), (2, 5, 4, 2)),
+    "conv, same, stride 2": (conv(2, kernel=3, stride=2, activation="tanh", padding="same"), (2, 5, 4, 1)),
+    "paint, full": (paint(2, kernel=(3, 2), activation="tanh"), (2, 5, 4, 2)),
+    "paint, full, stride 2": (paint(2, kernel=(3, 2), stride=2), (2, 5, 4, 2)),
+    "paint, valid, strides 1 and 3": (paint(2, kernel=(2, 3), stride=(1, 3), borders="valid"), (2, 5, 4, 2)),
+    "max": (gbp.MaxPool2D(2, **SIGMA), (2, 4, 6, 2)),
+    "max, with a rest": (gbp.MaxPool2D((3, 2), **SIGMA), (2, 4, 5, 3)),
+    "max, most left out": (gbp.MaxPool2D(4, **SIGMA), (1, 7, 7, 1)),
+    "average": (gbp.AvgPool2D(2, **SIGMA), (2, 4, 6, 2)),
+    "average, with a rest": (gbp.AvgPool2D((3, 2), **SIGMA), (2, 4, 5, 3)),
+    "average, most left out": (gbp.AvgPool2D(4, **SIGMA), (1, 7, 7, 1)),
+    "upsample": (gbp.Upsample2D(2, **SIGMA), (2, 4, 6, 2)),
+    "upsample, wide": (gbp.Upsample2D((1, 3), **SIGMA), (2, 2, 3, 3)),
+    "upsample, tall": (gbp.Upsample2D((3, 2), **SIGMA), (1, 6, 2, 1)),
+    "smooth": (gbp.PairwiseSmoothing(**SIGMA), (2, 5, 4, 2)),
+    "smooth, two rows": (gbp.PairwiseSmoothing(**SIGMA), (2, 2, 3, 1)),
+    "smooth, one row": (gbp.PairwiseSmoothing(**SIGMA), (3, 1, 4, 2)),
+}
+MORE = {
+    "conv, strides": (conv(2, kernel=(3, 2), stride=(2, 1), activation="sigmoid"), (2, 6, 5, 3)),
+    "conv, gaps between windows": (conv(2, kernel=(1, 2), stride=3), (2, 4, 6, 2)),
+    "conv, windows apart, one filter": (conv(1, kernel=2, stride=2, padding="same"), (2, 5, 4, 2)),
+    "conv, few pixels seen": (conv(1, kernel=1, stride=3, activation="tanh"), (2, 5, 4, 2)),
+    "conv, 1 x 1": (conv(2, kernel=1, padding="same"), (2, 3, 4, 2)),
+    "conv, same, kernel larger than the image": (conv(2, kernel=(4, 5), padding="same"), (2, 3, 4, 1)),
+    "conv, one window": (conv(2, kernel=(3, 4)), (2, 3, 4, 1)),
+    "conv, many edges a pixel": (conv(5, kernel=4, padding="same"), (1, 5, 6, 2)),
+    "paint, full, tiles": (paint(2, kernel=2, stride=2, activation="sigmoid"), (2, 4, 6, 3)),
+    "paint, full, kernel 4 every 3": (paint(1, kernel=4, stride=3), (2, 7, 4, 2)),
+    "paint, full, one patch": (paint(2, kernel=(3, 4)), (2, 3, 4, 1)),
+    "paint, full, 3 x 3 every 2": (paint(2, kernel=3, stride=2), (2, 5, 3, 2)),
+    "paint, valid": (paint(2, kernel=3, borders="valid", activation="tanh"), (2, 4, 3, 2)),
+    "paint, valid, stride 2": (paint(2, kernel=(3, 4), stride=2, borders="valid"), (2, 4, 5, 1)),
+    "paint, valid, tiles": (paint(2, kernel=2, stride=2, borders="valid"), (2, 4, 5, 1)),
+    "paint, 1 x 1": (paint(1, kernel=1), (2, 3, 4, 2)),
+    "max, rows": (gbp.MaxPool2D((1, 3), **SIGMA), (2, 3, 7, 2)),
+    "average, single pixels": (gbp.AvgPool2D(1, **SIGMA), (2, 3, 4, 2)),
+    "smooth, two columns": (gbp.PairwiseSmoothing(**SIGMA), (1, 6, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
+def test_layers_are_the_plain_function(name):
+    layer, shape = {**CASES, **MORE}[name]
+    drawn = draw(layer, shape, seed=1)
+    plain, real = as_function(layer, drawn)
+    assert_same([as_layer(layer, drawn), plain], real=real)
+
+
+POOLED = ["conv, same, stride 2", "paint, valid, strides 1 and 3", "smooth"]
+
+
+@pytest.mark.parametrize("name", [POOLED[0], *(pytest.param(n, marks=pytest.mark.slow) for n in POOLED[1:])])
+def test_layers_are_the_plain_function_with_pooled_messages(name):
+    """Here the engine uses the operators of whole Jacobians instead of edges."""
+    layer, shape = CASES[name]
+    drawn = draw(layer, shape, seed=2)
+    plain, real = as_function(layer, drawn)
+    assert_same([as_layer(layer, drawn), plain], real=real, messages="pooled")
+
+
+def activations_by_hand(layer, x, w, d, y):
+    """`a` of every factor of a convolution layer, by the energies in the docstrings. `x` are inputs, `y` outputs."""
+    (kh, kw), (sh, sw) = pair(layer.kernel), pair(layer.stride)
+    if isinstance(layer, gbp.ConvTranspose2D):
+        a = np.zeros(x.shape) + d
+        margin = (kh - 1, kw - 1) if layer.borders == "full" else (0, 0)
+        for b, p, q, f in np.ndindex(*y.shape):
+            for t, u in np.ndindex(kh, kw):
+                i, j = sh * p + margin[0] - t, sw * q + margin[1] - u
+                if 0 <= i < x.shape[1] and 0 <= j < x.shape[2]:
+                    a[b, i, j] += w[t, u, f] * y[b, p, q, f]
+        return a
+    a = np.zeros(y.shape) + d
+    before = [geometry(layer, x.shape)[0][axis].places[0] for axis in (0, 1)]
+    for b, i, j in np.ndindex(*y.shape[:3]):
+        for t, u, f in np.ndindex(*w.shape[:3]):
+            r, s = sh * i + t - before[0], sw * j + u - before[1]
+            if 0 <= r < x.shape[1] and 0 <= s < x.shape[2]:
+                a[b, i, j] += w[t, u, f] * x[b, r, s, f]
+    return a
+
+
+def residuals_by_hand(layer, values):
+    """`h` of every factor, as arrays with the channels last; one a group."""
+    x = values["x"]
+    if isinstance(layer, gbp.PairwiseSmoothing):
+        return [np.diff(x, axis=axis) for axis in (1, 2)]
+    out = x if isinstance(layer, gbp.ConvTranspose2D) else values["y"]
+    a = activations_by_hand(layer, x, values["weight"], values["bias"], values["y"])
+    return [out - np.asarray(ACTIVATIONS[layer.activation](a))]
+
+
+@pytest.mark.parametrize("name", ["conv, same, even by odd", "paint, full, stride 2", "smooth"])
+def test_a_robust_switch_is_shared_over_channels(name):
+    """With energies summed over the channels of a place, all of its factors have the weight `min(1, N² / d²)`."""
+    layer, shape = CASES[name]
+    drawn = draw(layer, shape, seed=3)
+    threshold = 1.5
+    distances = [
+        ((r / layer.sigma) ** 2).sum(-1, keepdims=True) + 0 * r
+        for r in residuals_by_hand(layer, {n: start for n, (_, _, start) in drawn.items()})
+    ]
+    weights = [np.minimum(1, threshold**2 / d2) for d2 in distances]
+    for k in weights:
+        assert 0.1 < (k < 1).mean() < 0.98  # some are switched, some are not
+        assert shape[3] > 1
+    robust = dataclasses.replace(layer, robust=gbp.Tukey(threshold), robust_over=-1)
+    plain, real = as_function(layer, drawn, weights)
+    assert_same([as_layer(robust, drawn), plain], iterations=1, real=real)
+
+
+def test_a_robust_switch_may_be_shared_over_a_patch():
+    """Upsample's factors are `(batch, height / size, size, width / size, size, channels)`."""
+    layer, shape = CASES["upsample"]
+    drawn = draw(layer, shape, seed=4)
+    x, y = (drawn[n][2] for n in "xy")
+    squares = ((x - y.repeat(2, 1).repeat(2, 2)) / layer.sigma) ** 2
+    patches = squares.reshape(2, 2, 2, 3, 2, 2)
+    weights = np.minimum(1, 3.0**2 / patches.sum((2, 4), keepdims=True)) + 0 * patches
+    assert 0.1 < (weights < 1).mean() < 0.9
+    robust = dataclasses.replace(layer, robust=gbp.Tukey(3.0), robust_over=(2, 4))
+    assert_same([as_layer(robust, drawn), as_function(layer, drawn, [weights])[0]], iterations=1)
+
+
+def variables_of(*shapes):
+    graph = gbp.FactorGraph()
+    return [graph.variable(f"v{i}", s) for i, s in enumerate(shapes)]
+
+
+def join(layer, x, y, weight=(2, 2, 1, 1), bias=(1,)):
+    """The layer's factor between variables of these shapes."""
+    x, y, w, d = variables_of(x, y, weight, bias)
+    return layer.factor("layer", x, {"weight": w, "bias": d}, y)
+
+
+def convolutions(cases):
+    return [name for name, (layer, _) in cases.items() if isinstance(layer, CONVOLUTIONS)]
+
+
+@pytest.mark.parametrize(
+    "name", [*convolutions(CASES), *(pytest.param(n, marks=pytest.mark.slow) for n in convolutions(MORE))]
+)
+def test_convolutions_are_explicit_loops(name):
+    """Their values; also as a function of the filters, which is written another way; and the way forward."""
+    layer, shape = {**CASES, **MORE}[name]
+    values = {n: start for n, (_, _, start) in draw(layer, shape, seed=5).items()}
+    x, w, d, y = (values[n].astype(np.float32) for n in ("x", "weight", "bias", "y"))
+    kind = join(layer, x.shape, y.shape, w.shape, d.shape).h
+
+    def found(x, w, d, y):
+        args = (y, w, d, x) if isinstance(layer, gbp.ConvTranspose2D) else (x, w, d, y)
+        values = kind.value(*args), Convolution(kind.windows).of_filters(args[0], w)
+        return *values, layer.forward(x, {"weight": w, "bias": d})
+
+    value, total, ahead = jax.jit(found, compiler_options=QUICK)(*map(jnp.asarray, (x, w, d, y)))
+    residual = residuals_by_hand(layer, values)[0]
+    np.testing.assert_allclose(value, residual, atol=1e-5)
+    without_bias = activations_by_hand(layer, values["x"], values["weight"], 0.0, values["y"])
+    np.testing.assert_allclose(total, without_bias, atol=1e-5)
+    if isinstance(layer, gbp.Conv2D):
+        np.testing.assert_allclose(ahead, values["y"] - residual, atol=1e-5)
+    else:
+        assert ahead is None
+
+
+@pytest.mark.parametrize(("layer", "reduce"), [(gbp.MaxPool2D((3, 2)), np.max), (gbp.AvgPool2D((3, 2)), np.mean)])
+def test_poolings_are_explicit_loops(layer, reduce):
+    x = np.random.default_rng(0).standard_normal((2, 7, 5, 3)).astype(np.float32)
+    expected = np.empty((2, 2, 2, 3))
+    for b, i, j, c in np.ndindex(*expected.shape):
+        expected[b, i, j, c] = reduce(x[b, 3 * i : 3 * i + 3, 2 * j : 2 * j + 2, c])
+    np.testing.assert_allclose(layer.forward(jnp.asarray(x), {}), expected, atol=1e-6)
+    assert layer.output_shape((7, 5, 3)) == (2, 2, 3)
+    assert layer.parameters((7, 5, 3)) == {}
+
+
+def units_of_windows(shape, windows, channels):
+    """The unit of every edge, by loops; -1 where there is none."""
+    batch, height, width, depth = shape
+    counts = windows.count((height, width))
+    rows = []
+    for b, i, j, c in np.ndindex(batch, *counts, channels or depth):
+        row = []
+        for t, u in np.ndindex(*windows.kernel):
+            r, s = i * windows.stride[0] + t - windows.before[0], j * windows.stride[1] + u - windows.before[1]
+            (p, over), (q, beside) = divmod(r, windows.dilation[0]), divmod(s, windows.dilation[1])
+            there = not over and not beside and 0 <= p < height and 0 <= q < width
+            for f in range(depth) if channels else (c,):
+                row.append(((b * height + p) * width + q) * depth + f if there else -1)
+        rows.append(row)
+    return np.array(rows)
+
+
+def check_edges(edges, unit):
+    """Copies, their transpose, sums of the others and the edges there are, against the unit of every edge."""
+    rng = np.random.default_rng(0)
+    x, e = (rng.standard_normal(s).astype(np.float32) for s in (edges.unit_shape, unit.shape))
+    there = unit >= 0
+    found = jax.jit(lambda x, e: (edges.spread(x), edges.pool(e), edges.others(e)), compiler_options=QUICK)
+    spread, pool, others = found(x, e)
+    np.testing.assert_array_equal(spread, np.where(there, x.ravel()[unit], 0))
+    total = np.zeros(x.size)
+    np.add.at(total, unit[there], e[there])
+    np.testing.assert_allclose(np.ravel(pool), total, atol=1e-5)
+    np.testing.assert_allclose(np.vdot(spread, e), np.vdot(x, pool), rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(others)[there], (total[unit] - e)[there], atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(others)[~there], 0)
+    present = edges.present()
+    assert (present is None) == there.all()
+    if present is not None:
+        np.testing.assert_array_equal(present, there)
+    assert edges.row == unit.shape[1]
+    assert math.prod(edges.grid) == unit.shape[0]
+    once = np.unique(unit[there]).size == there.sum()
+    assert once or not edges.injective
+    assert edges.injective or not edges.dense
+    return once
+
+
+WINDOWS = {
+    "valid": (Windows((3, 2)), (2, 4, 5, 2), (2, 4)),
+    "stride": (Windows((3, 2), (2, 1)), (2, 6, 5, 2), (2, 4)),
+    "same": (Windows((3, 4), before=(1, 1), after=(1, 2)), (2, 3, 5, 2), (3, 5)),
+    "same, stride": (Windows((3, 3), (2, 2), before=(0, 1), after=(1, 1)), (1, 4, 5, 2), (2, 3)),
+    "gaps": (Windows((3, 3), dilation=(2, 3), before=(2, 0), after=(2, 1)), (2, 2, 3, 2), (5, 6)),
+    "side by side": (Windows((2, 3), (2, 3)), (2, 5, 6, 2), (2, 2)),
+    "side by side, over the border": (Windows((2, 2), (2, 2), before=(0, 1), after=(1, 0)), (2, 3, 3, 2), (2, 2)),
+    "apart": (Windows((1, 2), (3, 3)), (2, 5, 6, 2), (2, 2)),
+    "single pixels": (Windows((1, 1)), (2, 3, 2, 2), (3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_window_edges(name):
+    windows, shape, count = WINDOWS[name]
+    assert windows.count(shape[1:3]) == count
+    for channels in (None, 1 if windows.stride != (1, 1) else 3):
+        edges = WindowEdges(shape, windows, channels)
+        assert edges.grid == (shape[0], *count, channels or shape[3])
+        once = check_edges(edges, units_of_windows(shape, windows, channels))
+        assert edges.injective == once, channels
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, 4, 3, 2), 1), ((2, 4, 3, 2), 2), ((3, 2, 2), 1), ((5,), 0)])
+def test_neighbour_edges(shape, axis):
+    units = np.arange(np.prod(shape)).reshape(shape)
+    n = shape[axis]
+    pairs = [np.take(units, range(i, n - 1 + i), axis).ravel() for i in (0, 1)]
+    edges = NeighbourEdges(shape, axis)
+    assert edges.injective == check_edges(edges, np.stack(pairs, 1))
+
+
+def test_pixels_receive_the_precision_of_the_windows_over_them_and_borders_none():
+    """`lam = sum J² / S` over the factors of a pixel, where `S` holds the noise and all others of the factor."""
+    layer, shape = CASES["conv, same, stride 2"]
+    drawn = draw(layer, shape, seed=6)
+    graph = as_layer(layer, drawn)
+    _, beliefs = run_iterations(graph, 1)
+    assert {name: b.shape for name, b in beliefs.items()} == shapes_of(layer, shape)
+    values = {n: start for n, (_, _, start) in drawn.items()}
+    x, w, y = values["x"], values["weight"], values["y"]
+    g = np.tanh(activations_by_hand(layer, x, w, values["bias"], y))
+    v = {n: std**2 for n, (_, std, _) in drawn.items()}
+    received = {n: np.zeros(a.shape) for n, a in v.items()}
+    before = [axis.places[0] for axis in geometry(layer, shape)[0]]
+    for b, i, j, c in np.ndindex(*y.shape):
+        slope = 1 - g[b, i, j, c] ** 2
+        edges = [("y", (b, i, j, c), 1.0), ("bias", (c,), -slope)]
+        for t, u, f in np.ndindex(*w.shape[:3]):
+            p = (b, 2 * i + t - before[0], 2 * j + u - before[1], f)
+            if 0 <= p[1] < shape[1] and 0 <= p[2] < shape[2]:  # what lies outside holds nothing, and tells no weight
+                edges += [("x", p, -slope * w[t, u, f, c]), ("weight", (t, u, f, c), -slope * x[p])]
+        total = layer.sigma**2 + sum(k * k * v[n][p] for n, p, k in edges)
+        for n, p, k in edges:
+            received[n][p] += k * k / (total - k * k * v[n][p])
+    for n in v:
+        np.testing.assert_allclose(beliefs[n].lam, 1 / v[n] + received[n], rtol=1e-4)
+
+
+KINDS = {
+    "conv": (ConvolutionKind(Windows((3, 2)), jnp.tanh), ((2, 4, 3, 2), (3, 2, 2, 3), (3,), (2, 2, 2, 3))),
+    "conv, same, stride": (
+        ConvolutionKind(Windows((3, 3), (2, 2), before=(0, 1), after=(1, 1)), jax.nn.softplus),
+        ((2, 4, 5, 2), (3, 3, 2, 2), (2,), (2, 2, 3, 2)),
+    ),
+    "paint": (
+        ConvolutionKind(Windows((3, 2), dilation=(2, 1), before=(2, 1), after=(2, 1)), jnp.tanh),
+        ((2, 2, 3, 2), (3, 2, 2, 2), (2,), (2, 5, 4, 2)),
+    ),
+    "max": (MaxPoolKind(Windows((3, 2), (3, 2))), ((2, 4, 5, 2), (2, 1, 2, 2))),
+    "average": (AvgPoolKind(Windows((3, 2), (3, 2))), ((2, 4, 5, 2), (2, 1, 2, 2))),
+    "upsample": (UpsampleKind((2, 3)), ((2, 4, 3, 2), (2, 2, 1, 2))),
+    "down": (DifferenceKind(1), ((2, 4, 3, 2),)),
+    "right": (DifferenceKind(2), ((2, 4, 3, 2),)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_operators_are_those_of_the_jacobian(name):
+    check_operators(*KINDS[name])
+
+
+def test_the_first_of_equal_pixels_gets_the_message():
+    """In the order of rows; with the start as linearisation point, and precision `1 / (sigma² + variance of y)`."""
+    image = np.array([[3.0, 3.0, 1.0, 3.0, 1.0, 0.0, 0.0, 0.0], [3.0, 3.0, 3.0, 2.0, 4.0, 4.0, 0.0, 5.0]])
+    first = np.array([[1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]])
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (1, 2, 8, 1), prior=gbp.Gaussian.from_moments(0.0, 1.0), start=image[None, :, :, None])
+    y = graph.variable("y", (1, 1, 4, 1), prior=gbp.Gaussian.from_moments(0.5, 0.8))
+    graph.add(gbp.MaxPool2D(2, sigma=0.6).factor("max", x, {}, y))
+    _, beliefs = run_iterations(graph, 1)
+    lam = first / (0.6**2 + 0.8**2)
+    np.testing.assert_allclose(beliefs["x"].lam[0, :, :, 0], 1 + lam, rtol=1e-6)
+    np.testing.assert_allclose(beliefs["x"].eta[0, :, :, 0], 0.5 * lam, rtol=1e-5)
+
+
+def test_a_painted_and_smoothed_image_is_a_dense_solve():
+    """With filters and bias observed all is linear: the means come to rest at the exact ones. Groups share pixels."""
+    rng = np.random.default_rng(7)
+    paint, smooth = gbp.ConvTranspose2D(2, kernel=2, sigma=0.5), gbp.PairwiseSmoothing(sigma=0.8)
+    shape, hidden = (1, 3, 4, 1), (1, 2, 3, 2)
+    w, d, pixels = rng.standard_normal((2, 2, 2, 1)), rng.standard_normal(1), rng.standard_normal(shape)
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", shape, prior=gbp.Gaussian.from_moments(pixels, 0.6))
+    y = graph.variable("y", hidden, prior=gbp.Gaussian.from_moments(0.0, 1.0))
+    own = {"weight": graph.variable("w", w.shape), "bias": graph.variable("d", d.shape)}
+    graph.observe("w", w)
+    graph.observe("d", d)
+    graph.add(paint.factor("paint", x, own, y))
+    for factor in smooth.factors("smooth", x):
+        graph.add(factor)
+    model = Linear(12 + 12)
+    model.prior(np.arange(12), pixels.ravel(), 0.36 * np.eye(12))
+    model.prior(np.arange(12, 24), np.zeros(12), np.eye(12))
+    base = activations_by_hand(paint, pixels, w, d, np.zeros(hidden)).ravel()
+    columns = [activations_by_hand(paint, pixels, w, d, c.reshape(hidden)).ravel() - base for c in np.eye(12)]
+    model.measure(np.concatenate([np.eye(12), -np.stack(columns, 1)], 1), base, 0.25 * np.eye(12))
+    units = np.eye(24)[:12].reshape(3, 4, 24)
+    rows = np.concatenate([np.diff(units, axis=a).reshape(-1, 24) for a in (0, 1)])
+    model.measure(rows, np.zeros(len(rows)), 0.64 * np.eye(len(rows)))
+    mean, cov = model.solve()
+    _, beliefs = run_iterations(graph, 200)
+    found = np.concatenate([np.ravel(beliefs[n].eta / beliefs[n].lam) for n in "xy"])
+    assert np.abs((found - mean) / np.sqrt(np.diag(cov))).max() < 1e-3
+
+
+BAD = {
+    "kernel larger than the image": (lambda: gbp.Conv2D(1, kernel=(2, 5)).output_shape((4, 4, 1)), "does not fit"),
+    "kernel larger, in a graph": (
+        lambda: join(gbp.Conv2D(1, kernel=2), (1, 1, 3, 1), (1, 1, 2, 1)),
+        "cannot join images",
+    ),
+    "patch larger than the image": (lambda: gbp.ConvTranspose2D(1, kernel=5).output_shape((4, 6, 1)), "do not fill 4"),
+    "windows larger than the image": (lambda: gbp.MaxPool2D((5, 2)).output_shape((4, 4, 1)), "do not fit"),
+    "average larger than the image": (lambda: gbp.AvgPool2D((2, 5)).output_shape((4, 4, 1)), "do not fit"),
+    "stride larger than the kernel": (lambda: gbp.ConvTranspose2D(1, kernel=(3, 2), stride=3), "larger than the"),
+    "stride that does not divide": (
+        lambda: gbp.ConvTranspose2D(1, kernel=3, stride=2).output_shape((5, 6, 1)),
+        "do not fill 6 pixels",
+    ),
+    "stride that does not divide, in a graph": (
+        lambda: join(gbp.ConvTranspose2D(1, kernel=2, stride=2), (1, 3, 4, 1), (1, 1, 2, 1)),
+        "do not fill 3 pixels",
+    ),
+    "patches that do not divide": (lambda: gbp.Upsample2D((2, 3)).output_shape((4, 4, 1)), "do not divide"),
+    "patches that do not divide, in a graph": (
+        lambda: join(gbp.Upsample2D(2), (1, 3, 4, 1), (1, 1, 2, 1)),
+        "cannot join images",
+    ),
+    "unknown padding": (lambda: gbp.Conv2D(1, padding="full"), "'valid' or 'same', got 'full'"),
+    "unknown borders": (lambda: gbp.ConvTranspose2D(1, borders="same"), "'full' or 'valid', got 'same'"),
+    "outputs of another size": (
+        lambda: join(gbp.Conv2D(1, kernel=2), (1, 4, 4, 1), (1, 4, 4, 1)),
+        "cannot join images",
+    ),
+    "filters of another size": (
+        lambda: join(gbp.Conv2D(1, kernel=3), (1, 4, 4, 1), (1, 2, 2, 1)),
+        r"filters \(2, 2, 1, 1\)",
+    ),
+    "windows of another size": (lambda: join(gbp.MaxPool2D(2), (1, 4, 4, 1), (1, 2, 1, 1)), "cannot join images"),
+    "windows of another rank": (lambda: join(gbp.AvgPool2D(2), (1, 4, 4), (1, 2, 2, 1)), "cannot join images"),
+    "conv of another rank": (lambda: join(gbp.Conv2D(1, kernel=2), (1, 4), (1, 3, 3, 1)), "cannot join images"),
+    "upsample of another rank": (lambda: join(gbp.Upsample2D(2), (1, 4, 4, 1), (1, 2, 2)), "cannot join images"),
+    "one pixel": (lambda: gbp.PairwiseSmoothing().output_shape((1, 1, 3)), "no neighbouring pixels"),
+    "filters": (lambda: gbp.Conv2D(0), "filters must be a whole number >= 1, got 0"),
+    "kernel of three": (lambda: gbp.Conv2D(1, kernel=(3, 3, 3)), "kernel must be a whole number"),
+    "kernel 0": (lambda: gbp.ConvTranspose2D(1, kernel=0), "kernel must be a whole number"),
+    "stride 1.5": (lambda: gbp.Conv2D(1, stride=1.5), "stride must be a whole number"),
+    "size True": (lambda: gbp.MaxPool2D(True), "size must be a whole number"),
+    "sigma 0": (lambda: gbp.PairwiseSmoothing(sigma=0.0), "sigma must be a number > 0"),
+    "robust": (lambda: gbp.AvgPool2D(2, robust=1.0), r"robust must be gbp.Tukey"),
+    "activation": (lambda: gbp.ConvTranspose2D(1, activation="cube"), "activation must be one of"),
+}
+LAYERS = (gbp.Conv2D(1), gbp.ConvTranspose2D(1), gbp.MaxPool2D(), gbp.AvgPool2D(), gbp.Upsample2D())
+for layer in (*LAYERS, gbp.PairwiseSmoothing()):
+    for wrong in ((8,), (8, 8), (2, 8, 8, 1)):
+        BAD[f"{type(layer).__name__} of {wrong}"] = (lambda one=layer, s=wrong: one.output_shape(s), "needs images")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_fit_is_refused(name):
+    make, match = BAD[name]
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+UNFINISHED = {  # they end in StopIteration, TypeError (without checked types IndexError) and IndexError
+    "conv, same": lambda: join(gbp.Conv2D(1, kernel=2, padding="same"), (1, 4), (1, 4, 4, 1)),
+    "paint": lambda: join(gbp.ConvTranspose2D(1, kernel=2), (1, 4), (1, 3, 3, 1)),
+    "smooth": lambda: gbp.PairwiseSmoothing().factors("smooth", variables_of((1, 4))[0]),
+}
+
+
+@pytest.mark.xfail(raises=(StopIteration, IndexError, TypeError), reason="the rank is looked at by output_shape only")
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_variables_of_another_rank_are_refused(name):
+    with pytest.raises(ValueError, match="images"):
+        UNFINISHED[name]()
