@@ -64,7 +64,7 @@ def scalar(parts, residual, noise, *, split, proper=True):
         Edge(e.jacobian[..., 0, 0], Gaussian(e.cavity.eta[..., 0], e.cavity.lam[..., 0, 0]), e.point[..., 0], proper)
         for e in as_edges(parts, split)
     ]
-    return scalar_messages(edges, residual[:, 0], noise[:, 0, 0], None)
+    return scalar_messages(edges, residual[:, 0], noise[:, 0, 0], None)[0]
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 10])

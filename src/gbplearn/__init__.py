@@ -6,11 +6,17 @@ from .gaussian import Gaussian
 from .graph import FactorGraph
 from .inference import InferenceError, Result, Status, Trace, beliefs, infer, init, step
 from .layers.activation import LeakyRelu
+from .layers.avg_pool2d import AvgPool2D
+from .layers.conv2d import Conv2D
+from .layers.conv_transpose2d import ConvTranspose2D
 from .layers.dense import Dense
 from .layers.gaussian_observation import GaussianObservation
-from .layers.layer import Layer, Observation, Parameter, Transform
+from .layers.layer import Layer, Observation, Parameter, Relation, Transform
+from .layers.max_pool2d import MaxPool2D
+from .layers.pairwise_smoothing import PairwiseSmoothing
 from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
+from .layers.upsample2d import Upsample2D
 from .measurement import Entries, FactorKind, Layout, Operator
 from .network import Sequential
 from .noise import LearnNoise
@@ -22,7 +28,10 @@ from .view import Variable, View
 __version__ = "0.1.0"
 
 __all__ = [
+    "AvgPool2D",
     "AxesEdges",
+    "Conv2D",
+    "ConvTranspose2D",
     "Damping",
     "Dense",
     "Entries",
@@ -38,13 +47,16 @@ __all__ = [
     "Layout",
     "LeakyRelu",
     "LearnNoise",
+    "MaxPool2D",
     "Observation",
     "OnMovement",
     "Operator",
     "Order",
+    "PairwiseSmoothing",
     "Parameter",
     "Prior",
     "RandomLayers",
+    "Relation",
     "Residual",
     "Result",
     "Schedule",
@@ -56,6 +68,7 @@ __all__ = [
     "Trace",
     "Transform",
     "Tukey",
+    "Upsample2D",
     "Variable",
     "View",
     "beliefs",

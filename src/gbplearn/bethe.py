@@ -44,10 +44,9 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
         total = total + jnp.sum(_at_value(prior[name], value))
     for g, group in enumerate(problem.groups):
         total = total + _group(problem, state, beliefs, means, g)
-        normaliser = jnp.broadcast_to(
-            _log_det(group.covariance(), matrix=True), (group.factors,)
-        ) + group.outputs * jnp.log(2 * jnp.pi)
-        total = total - 0.5 * jnp.sum(normaliser)
+        normaliser = _log_det(group.covariance(), matrix=True) + group.outputs * jnp.log(2 * jnp.pi)
+        there = 1.0 if group.weight is None else jnp.broadcast_to(group.weight, (group.factors, 1))[:, 0]
+        total = total - 0.5 * jnp.sum(jnp.broadcast_to(there * normaliser, (group.factors,)))
     return total
 
 
@@ -85,7 +84,12 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     noise = group.covariance()
     spread_by_noise = jnp.zeros((group.factors, group.outputs, group.outputs), noise.dtype)
     edges = jnp.zeros((), noise.dtype)
+    pools = []
     for s, (slot, operator) in enumerate(zip(group.slots, group.operators(linear))):
+        if slot.pooled:
+            pools.append(operator.squared().times(1 / beliefs[slot.variable].lam))
+            spread_by_noise = spread_by_noise + pools[-1][..., None]
+            continue
         j = operator.each()
         each = state.messages[g][s].on_edges(slot.edges)
         outside = _outside(problem, state, g, s)
@@ -110,6 +114,9 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
         root = jnp.sqrt(scale)
         spread_by_noise = spread_by_noise * root[:, :, None] * root[:, None, :]
     total = noise + spread_by_noise
+    if pools:  # log |lam_belief| / |lam_cavity| to first order: each message is a small share of the belief
+        k = 1.0 if scale is None else scale
+        edges = edges + 0.5 * jnp.sum(k * add_all(pools) / total[..., 0])
     noise = jnp.broadcast_to(noise, total.shape)
     return edges - 0.5 * jnp.sum(_log_det(total, matrix=True) - _log_det(noise, matrix=True))
 

@@ -22,6 +22,13 @@ from .view import View
 class Edges(eqx.Module):
     """One edge set."""
 
+    unit_shape: eqx.AbstractVar[tuple[int, ...]]
+
+    @property
+    def units(self) -> int:
+        """How many units the variable has."""
+        return math.prod(self.unit_shape)
+
     @property
     @abc.abstractmethod
     def injective(self) -> bool:
@@ -36,6 +43,10 @@ class Edges(eqx.Module):
     @abc.abstractmethod
     def dense(self) -> bool:
         """Injective, and at least half of the units have an edge: messages are then kept on the units."""
+
+    def present(self) -> Array | None:
+        """Which edges there are `(F, n)`, where rows would be longer than a factor has units; None if all are."""
+        return None
 
     @abc.abstractmethod
     def spread(self, x: Array) -> Array:
@@ -187,6 +198,7 @@ class SharedEdges(Edges):
 
     inner: Edges  # of a group of one factor
     factors: int = eqx.field(static=True)
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
 
     @property
     def injective(self) -> bool:
@@ -291,10 +303,10 @@ class AxesEdges(Edges):
 def make_edges(view: View, factors: int) -> Edges:
     """The edge set of a view in a group of `factors` factors."""
     if view.shape[0] == 1 and factors > 1:
-        return SharedEdges(make_edges(view, 1), factors)
+        return SharedEdges(inner=make_edges(view, 1), factors=factors, unit_shape=view.variable.unit_shape)
     unit_shape = view.variable.unit_shape
     if view.slices is not None:
-        return SliceEdges(view.slices, unit_shape, (view.shape[0], view.units))
+        return SliceEdges(slices=view.slices, unit_shape=unit_shape, shape=(view.shape[0], view.units))
     ids = view.unit_ids()
     units, edges = math.prod(unit_shape), ids.size
     counts = np.bincount(ids.ravel(), minlength=units)
@@ -302,7 +314,7 @@ def make_edges(view: View, factors: int) -> Edges:
     if counts.max(initial=0) <= 1:
         edge_of = np.full(units, edges, np.int32)
         edge_of[ids.ravel()] = np.arange(edges, dtype=np.int32)
-        return IndexEdges(index, jnp.asarray(edge_of), unit_shape)
+        return IndexEdges(index=index, edge_of=jnp.asarray(edge_of), unit_shape=unit_shape)
     order = np.argsort(ids.ravel(), kind="stable").astype(np.int32)  # edges, those of a unit side by side
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     unit_at = np.full(units, np.count_nonzero(counts), np.int32)
@@ -319,7 +331,13 @@ def make_edges(view: View, factors: int) -> Edges:
             edge_at[bucket[present]] = seen_slots + np.flatnonzero(present.ravel())
             seen_units, seen_slots = seen_units + len(inside), seen_slots + bucket.size
         low, width = width, 4 * width
-    return RepeatedEdges(index, tuple(buckets), jnp.asarray(unit_at), jnp.asarray(edge_at), unit_shape)
+    return RepeatedEdges(
+        index=index,
+        buckets=tuple(buckets),
+        unit_at=jnp.asarray(unit_at),
+        edge_at=jnp.asarray(edge_at),
+        unit_shape=unit_shape,
+    )
 
 
 def _transposed(x: Array, order: tuple[int, ...]) -> Array:

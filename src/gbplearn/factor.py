@@ -43,6 +43,8 @@ class Factor:
     - `jacobian`: a function of the same arguments that returns a tuple, for every argument (constants too) an array of
         shape `h's shape + argument's shape`. By default `h` is differentiated automatically.
     - `linear`: `h` is affine in its variables: it is linearised once.
+    - `weight`: on the precision of each factor, broadcast to the factors; 0 for a factor that is not there (a missing
+        label), 2 for one seen twice. New weights never recompile, None instead of numbers does.
     - `name`: how messages to the user call it; by default the name of `h`.
     """
 
@@ -55,6 +57,7 @@ class Factor:
     robust_over: int | Sequence[int] | None = None
     jacobian: Callable[..., Any] | None = None
     linear: bool = False
+    weight: Numbers | None = None
     name: str = ""
 
     def __post_init__(self):
@@ -87,6 +90,7 @@ class Factor:
         put("y", self._observation())
         put("learn", self.sigma if isinstance(self.sigma, LearnNoise) else None)
         put("noise", self._noise())
+        put("weights", None if self.weight is None else self._weights())
         put("switch_axes", self._switch_axes())
 
     layout: Layout | None = dataclasses.field(init=False)  # of a kind
@@ -95,6 +99,7 @@ class Factor:
     h_shape: tuple[int, ...] = dataclasses.field(init=False)
     learn: LearnNoise | None = dataclasses.field(init=False)
     noise: np.ndarray = dataclasses.field(init=False)  # variances (F | 1, M), or covariances (F | 1, M, M)
+    weights: np.ndarray | None = dataclasses.field(init=False)  # (F, 1)
     switch_axes: tuple[int, ...] = dataclasses.field(init=False)  # of grid + h_shape
 
     @property
@@ -111,6 +116,13 @@ class Factor:
     def views(self) -> list[View]:
         """The arguments that are variables."""
         return [a for a in self.args if isinstance(a, View)]
+
+    def weighted(self, weight: Numbers) -> Factor:
+        """The same factors with these weights."""
+        new = object.__new__(Factor)  # nothing else is checked again
+        new.__dict__.update(self.__dict__, weight=weight)
+        new.__dict__.update(weights=new._weights())
+        return new
 
     def check_once(self, views: list[View]) -> None:
         """Raise if a scalar or block occurs twice in one factor. `views` are those of its arguments, in any names."""
@@ -258,6 +270,15 @@ class Factor:
                 f"factor '{self.name}': every covariance must be symmetric and positive definite"
             ) from None
         return c
+
+    def _weights(self) -> np.ndarray:
+        try:
+            weights = np.broadcast_to(np.asarray(self.weight, float), self.grid)
+        except (ValueError, TypeError):
+            raise ValueError(f"factor '{self.name}': weight must be numbers that broadcast to {self.grid}") from None
+        if not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ValueError(f"factor '{self.name}': every weight must be finite and >= 0")
+        return weights.reshape(-1, 1)
 
     def _switch_axes(self) -> tuple[int, ...]:
         first, ndim = len(self.grid), len(self.grid) + len(self.h_shape)

@@ -56,7 +56,7 @@ class FactorGraph:
         self._evidence = Evidence()
         self._tied: dict[str, str] = {}  # name -> the variable it is the same as
         # Laid out as arrays, by what is fixed and what is held; with the variables whose prior is proper everywhere.
-        self._laid_out: dict[tuple[frozenset[str], frozenset[str]], tuple[tuple[Group, ...], frozenset[str]]] = {}
+        self._laid_out: dict[tuple[frozenset[str], frozenset[str], str], tuple[tuple[Group, ...], frozenset[str]]] = {}
 
     def __repr__(self) -> str:
         lines = [f"FactorGraph ({self.dtype})"]
@@ -262,13 +262,16 @@ class FactorGraph:
             out[keep] = out[keep] * e.prior if keep in out else e.prior
         return out
 
-    def problem(self, evidence: Mapping[str, Any] | None = None) -> Problem:
+    def problem(self, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Problem:
         """The graph with its evidence as arrays: what the engine works on.
 
         **Arguments:**
 
         - `evidence`: on top of `observe` and `hold`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}`.
+        - `messages`: kept "per-edge", "pooled", or "auto"; see `gbp.infer`.
         """
+        if messages not in ("auto", "per-edge", "pooled"):
+            raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
         seen = self._evidence.copy()
         for name, value in (evidence or {}).items():
             keep, variable = self._canonical(name), self._entry(name).variable
@@ -289,10 +292,12 @@ class FactorGraph:
                     jnp.asarray(mask), prior
                 )
             used[name], start[name] = prior, self._entries[name].start
-        key = fixed, frozenset(held)
+        key = fixed, frozenset(held), messages
         if key not in self._laid_out:
             proper = frozenset(n for n, p in priors.items() if n in used and bool(jnp.all(p.proper)))
-            made = tuple(make_group(f, self._resolved(f), *key, proper, self.dtype) for f in self._factors.values())
+            made = tuple(
+                make_group(f, self._resolved(f), *key[:2], proper, messages, self.dtype) for f in self._factors.values()
+            )
             self._laid_out[key] = made, proper
         groups, proper = self._laid_out[key]
         values = {name: jnp.asarray(seen.values[name][0], self.dtype) for name in fixed}

@@ -32,6 +32,7 @@ class Slot(eqx.Module):
     row_shape: tuple[int, ...] = eqx.field(static=True)
     block: bool = eqx.field(static=True)
     proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
+    pooled: bool = eqx.field(static=True, default=False)  # only the sum of the messages into each unit is kept
 
     @property
     def units(self) -> int:
@@ -61,6 +62,7 @@ class Group(eqx.Module):
     y: Float[Array, "f m"]
     noise: Array  # variances (F | 1, M), or covariances (F | 1, M, M)
     noise_prior: NoisePrior | None  # where the noise is learnt: one variance for all
+    weight: Array | None  # on the precision, (F | 1, 1): 0 for a factor that is not there; None: 1
     robust: Kernel | None
     measurement: Measurement
     name: str = eqx.field(static=True)
@@ -164,11 +166,13 @@ class Group(eqx.Module):
     def measure(self, residual: Float[Array, "f m"]) -> Measured:
         """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
         squares = self._squared_distances(residual)
+        if self.weight is not None:
+            squares = squares * self.weight
         if self.robust is None:
             energy = 0.5 * jnp.sum(squares)
             if self.noise_prior is not None:
-                energy = energy + self.noise_prior.energy(self.noise[0, 0], residual.size)
-            return Measured(energy, None, jnp.zeros((), residual.dtype))
+                energy = energy + self.noise_prior.energy(self.noise[0, 0], self.measurements())
+            return Measured(energy, self.weights(), jnp.zeros((), residual.dtype))
         if squares.shape[1] == self.outputs and self.outputs > 1:
             axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
         else:
@@ -177,7 +181,19 @@ class Group(eqx.Module):
         scale = self.robust.scale(summed)
         energy = jnp.sum(self.robust.energy(summed))
         wide = jnp.broadcast_to(scale, shape).reshape(residual.shape[0], -1)
+        if self.weight is not None:
+            wide = wide * self.weight
         return Measured(energy, jnp.broadcast_to(wide, residual.shape), jnp.mean((scale < 1).astype(residual.dtype)))
+
+    def weights(self) -> Array | None:
+        """The weight of each measurement `(F, M)`; None for 1."""
+        return None if self.weight is None else jnp.broadcast_to(self.weight, (self.factors, self.outputs))
+
+    def measurements(self) -> Array:
+        """How many measurements there are, those of no weight left out."""
+        if self.weight is None:
+            return jnp.asarray(self.factors * self.outputs, self.noise.dtype)
+        return jnp.sum(jnp.broadcast_to(self.weight, (self.factors, 1))) * self.outputs
 
     def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
         """Squared Mahalanobis distances: of each output `(F, M)`, or with full covariance of each factor `(F, 1)`."""
@@ -200,12 +216,32 @@ def linearise(group: Group, values: dict[str, Array]) -> Linear:
     return group.linearise(values)
 
 
+# From here on an edge set is worth pooling: see docs/messages.md for the measurements behind both numbers.
+POOLED_EDGES = 65_536
+POOLED_MESSAGES = 8
+
+
+def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
+    """Whether the messages of an edge set are pooled.
+
+    "auto" pools the large edge sets of layers: at least `POOLED_EDGES` edges in all, and at least `POOLED_MESSAGES` into
+    a unit on average. A unit with one edge never is: its pooled message would be the message.
+    """
+    if messages == "per-edge" or edges.injective:
+        return False
+    if messages == "pooled":
+        return True
+    count = factor.factors * edges.row
+    return factor.layout is not None and count >= POOLED_EDGES and count >= POOLED_MESSAGES * edges.units
+
+
 def make_group(
     factor: Factor,
     views: list[View | None],
     fixed: frozenset[str],
     held: frozenset[str],
     proper: frozenset[str],
+    messages: str,
     dtype: jnp.dtype,
 ) -> Group:
     """Lay a factor out as arrays.
@@ -216,12 +252,14 @@ def make_group(
     - `fixed`: variables that are wholly observed.
     - `held`: variables that are held at a belief.
     - `proper`: variables whose prior is proper everywhere.
+    - `messages`: "per-edge", "pooled" or "auto".
     """
     noise = jnp.asarray(factor.noise, dtype)
     variances = noise if noise.ndim == 2 else jnp.diagonal(noise, axis1=-2, axis2=-1)
     numbers = np.asarray(variances)
     if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
+    scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
     parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
     arguments = []
     for place, (argument, view) in enumerate(zip(factor.args, views)):
@@ -232,7 +270,9 @@ def make_group(
             name = view.variable.name
             kind = "fixed" if name in fixed else "held" if name in held else "slots"
             edges = make_edges(view, factor.factors) if factor.layout is None else factor.layout.edges[place]
-            item = Slot(edges, name, view.row_shape, view.variable.block, name in proper)
+            block, known = view.variable.block, name in proper
+            pooled = scalar and known and is_pooled(messages, factor, edges)
+            item = Slot(edges, name, view.row_shape, block, known, pooled)
         arguments.append((kind, len(parts[kind])))
         parts[kind].append(item)
     learnt = None
@@ -247,6 +287,7 @@ def make_group(
         jnp.asarray(factor.y, dtype),
         noise,
         learnt,
+        None if factor.weights is None else jnp.asarray(factor.weights, dtype),
         factor.robust,
         factor.measurement,
         name=factor.name,

@@ -134,10 +134,11 @@ def init(
     *,
     evidence: Mapping[str, Any] | None = None,
     relinearise: int | OnMovement = 1,
+    messages: str = "auto",
     seed: int = 0,
 ) -> State:
     """A state in which no message has been sent yet, for `gbp.step`."""
-    return empty_state(graph.problem(evidence), jax.random.PRNGKey(seed), relinearise != 1)
+    return empty_state(graph.problem(evidence, messages), jax.random.PRNGKey(seed), relinearise != 1)
 
 
 def step(
@@ -149,17 +150,20 @@ def step(
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
     relinearise: int | OnMovement = 1,
+    messages: str = "auto",
 ) -> State:
     """One iteration (a full schedule) from `state`, which stays usable. No guard watches over it."""
-    problem = graph.problem(evidence)
+    problem = graph.problem(evidence, messages)
     _check_state(problem, state)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
     return run(problem, state, options, nothing_seen(problem), jnp.asarray(1), jnp.asarray(0.0))[0]
 
 
-def beliefs(graph: FactorGraph, state: State, *, evidence: Mapping[str, Any] | None = None) -> dict[str, Gaussian]:
+def beliefs(
+    graph: FactorGraph, state: State, *, evidence: Mapping[str, Any] | None = None, messages: str = "auto"
+) -> dict[str, Gaussian]:
     """The current belief of every variable."""
-    problem = graph.problem(evidence)
+    problem = graph.problem(evidence, messages)
     _check_state(problem, state)
     return _by_name(graph, problem, _all_beliefs(problem, state))
 
@@ -213,6 +217,7 @@ def infer(
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
     relinearise: int | OnMovement = 1,
+    messages: str = "auto",
     evidence: Mapping[str, Any] | None = None,
     init: Result | State | None = None,
     guard: bool = True,
@@ -230,6 +235,9 @@ def infer(
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
     - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
     - `relinearise`: nonlinear factors every visit (1), every n visits, or `gbp.OnMovement(threshold)`.
+    - `messages`: "per-edge" keeps every message; "pooled" keeps their product into each unit, with a reaction term for
+        each factor (see `gbp.messages`): much less to store, the same means on linear graphs, precisions to first
+        order; "auto" pools the large edge sets of layers.
     - `evidence`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}` (a Gaussian to hold a variable at), on
         top of `graph.observe` and `graph.hold`. New values never recompile.
     - `init`: a previous result or state to go on from.
@@ -245,7 +253,7 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if not graph.factors:
         raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
-    problem = graph.problem(evidence)
+    problem = graph.problem(evidence, messages)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
     if init is None:
         state = empty_state(problem, jax.random.PRNGKey(seed), relinearise != 1)

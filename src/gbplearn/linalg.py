@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float
 
 # Rows of this many terms are summed by one matrix product; longer ones are cut into such rows.
 _ROW = 16
+# Rows of this many are written out.
+_FEW = 4
 
 
 def add_all(terms: list[Array]) -> Array:
@@ -54,6 +56,9 @@ def sum_of_others(x: Array, axis: int) -> Array:
         return jnp.zeros_like(x)
     if n == 2:
         return jnp.flip(x, axis)
+    if n <= _FEW:
+        slabs = [lax.slice_in_dim(x, i, i + 1, axis=axis) for i in range(n)]
+        return jnp.concatenate([s for s in others_in_list(slabs) if s is not None], axis)
     if n <= _ROW:
         return _row_times_others(x.reshape(math.prod(x.shape[:axis]), n, -1)).reshape(x.shape)
     rows = -(-n // _ROW)
@@ -77,6 +82,8 @@ def sum_along(x: Array, axis: int) -> Array:
     n = x.shape[axis]
     a, b = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    if n <= _FEW and b == 1:
+        return add_all([lax.slice_in_dim(x, i, i + 1, axis=axis) for i in range(n)])
     if n <= _ROW:
         return (add_all(list(x.reshape(n, b))) if a == 1 else jnp.sum(x, axis)).reshape(shape)
     exact = lax.Precision.HIGHEST

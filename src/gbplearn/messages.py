@@ -16,12 +16,24 @@ above: for these `S_-i` is summed from the others (for M = 1 the one edge that h
 A cavity of zero precision has infinite variance. Its limit: along `J_i` times the unknown directions the others
 hear nothing; the variable itself hears a finite message.
 
+Of a pooled edge set only the product of all messages into a unit is kept. Its factors see *beliefs*, with means `m` and
+variances `v`, and each has one number `g`, its own share of what moved these means (the reaction term of approximate
+message passing):
+
+    S = Sy + sum_j J_j² v_j
+    R = y - h(x0) - sum_j J_j (m_j - x0_j) + sum_{pooled j} g J_j² v_j
+    lam = sum_f J_f² / S_f ,   eta = sum_f J_f R_f / S_f + lam m ,   g <- R / S
+
+and `g` is damped like the messages of its edge set: for it stands for them. At rest `g = (y - h) / Sy` at the means, so
+the means of a linear graph are exact, whatever the number of edges.
+
 Scalar slots have Jacobians `(F, n)` when M = 1. The general form has blocks throughout: Jacobians `(F, n, M, d)`,
 cavities in block form, scalars being blocks of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -31,6 +43,7 @@ from jaxtyping import Float
 from . import linalg
 from .gaussian import Gaussian
 from .linalg import add_all, others_in_list, sum_along, sum_of_others
+from .measurement import Operator
 
 
 class Edge(NamedTuple):
@@ -40,6 +53,22 @@ class Edge(NamedTuple):
     cavity: Gaussian  # (F, n), or (F, n, d) in block form
     point: Array  # linearisation point: (F | 1, n), or (F | 1, n, d)
     proper: bool  # known never to have a cavity of zero precision
+
+
+class Pool(NamedTuple):
+    """One pooled edge set as the update sees it."""
+
+    jacobian: Operator
+    belief: Gaussian  # of the variable, in its own shape, everywhere proper
+    point: Array  # linearisation point: of that shape, or a scalar
+    reaction: Float[Array, "f 1"]  # g
+
+
+class Pooled(NamedTuple):
+    """The messages of a pooled edge set, multiplied up on the units, and the new reaction of each factor."""
+
+    message: Gaussian
+    reaction: Float[Array, "f 1"]
 
 
 def _plus(a: Array, b: Array | None) -> Array:
@@ -58,7 +87,8 @@ def scalar_messages(
     residual: Float[Array, " f"],
     variance: Float[Array, " f"],
     scale: Float[Array, " f"] | None,
-) -> list[Gaussian]:
+    pools: Sequence[Pool] = (),
+) -> tuple[list[Gaussian], list[Pooled]]:
     """Messages of M = 1 factors over scalar variables.
 
     **Arguments:**
@@ -67,6 +97,7 @@ def scalar_messages(
     - `residual`: `y - h(x0)`.
     - `variance`: noise variance.
     - `scale`: robust factor on the precision, None for 1.
+    - `pools`: the pooled edge sets of the group.
     """
     means, spreads = [], []
     for e in edges:
@@ -75,21 +106,38 @@ def scalar_messages(
         v = 1 / lam
         means.append(e.cavity.eta * v if e.proper else jnp.where(known, e.cavity.eta * v, e.point))
         spreads.append(v if e.proper else jnp.where(known, v, 0))
-    innovation = residual[:, None] - add_all([sum_along(e.jacobian * (m - e.point), 1) for e, m in zip(edges, means)])
+    moves = [sum_along(e.jacobian * (m - e.point), 1) for e, m in zip(edges, means)]
     terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
-    others = _leave_one_out(terms)
+    others: list[Array] = _leave_one_out(terms) if edges else []
+    pooled_means = [p.belief.eta / p.belief.lam for p in pools]
+    wide = [p.jacobian.squared().times(1 / p.belief.lam) for p in pools]
+    if pools:
+        moves += [p.jacobian.times(m - p.point) for p, m in zip(pools, pooled_means)]
+        moves += [-p.reaction * v for p, v in zip(pools, wide)]
+        others = [o + add_all(wide) for o in others]
+    innovation = residual[:, None] - add_all(moves)
+    # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
     k = 1.0 if scale is None else scale[:, None]
     out = []
     for e, m, rest in zip(edges, means, others):
-        # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
         gain = e.jacobian * (k / (variance[:, None] + k * rest))
         out.append(Gaussian(gain * (innovation + e.jacobian * m), gain * e.jacobian))
-    if all(e.proper for e in edges):
-        return out
-    unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]
-    count = add_all([sum_along(u, 1) for u in unknown])
-    heard = [count - u < 0.5 for u in unknown]  # no other edge is unknown; counts are exact
-    return [Gaussian(jnp.where(h, g.eta, 0), jnp.where(h, g.lam, 0)) for g, h in zip(out, heard)]
+    count = None
+    if not all(e.proper for e in edges):
+        unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]
+        count = add_all([sum_along(u, 1) for u in unknown])
+        heard = [count - u < 0.5 for u in unknown]  # no other edge is unknown; counts are exact
+        out = [Gaussian(jnp.where(h, g.eta, 0), jnp.where(h, g.lam, 0)) for g, h in zip(out, heard)]
+    if not pools:
+        return out, []
+    gain = k / (variance[:, None] + k * add_all([*(sum_along(t, 1) for t in terms), *wide]))
+    gain = jnp.broadcast_to(gain if count is None else jnp.where(count < 0.5, gain, 0), (residual.shape[0], 1))
+    share = gain * innovation
+    summed = []
+    for p, m in zip(pools, pooled_means):
+        lam = p.jacobian.squared().back(gain)
+        summed.append(Pooled(Gaussian(p.jacobian.back(share) + lam * m, lam), share))
+    return out, summed
 
 
 def general_messages(

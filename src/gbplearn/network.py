@@ -11,17 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .batch import Batch, as_inputs, as_targets
 from .evidence import as_numbers
-from .factor import Factor
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .inference import Result, Trace, infer
+from .lay_out import Plan, lay_out
 from .layers.gaussian_observation import GaussianObservation
-from .layers.layer import Layer, Observation, Parameter, Transform
-from .layers.prior import Prior
+from .layers.layer import Layer, Observation, Parameter, Relation, Transform
 from .measurement import Shape
+from .memory import network_memory
 from .network_table import table
-from .sites import INPUT, Site, place_layers
+from .noise import LearnNoise
+from .sites import INPUT, place_layers
 
 
 class Sequential:
@@ -52,7 +54,7 @@ class Sequential:
         for layer in layers:
             if not isinstance(layer, Layer):
                 raise TypeError(f"Sequential takes layers such as gbp.Dense(10), got {layer!r}")
-        if not any(isinstance(layer, Transform) for layer in layers):
+        if not any(isinstance(layer, (Transform, Relation)) for layer in layers):
             raise ValueError("Sequential needs at least one layer with outputs, such as gbp.Dense(10)")
         self.layers = tuple(layers)
         self.sites = place_layers(self.layers)
@@ -81,6 +83,11 @@ class Sequential:
     def observes_input(self) -> bool:
         """Whether inputs are random variables, observed with noise."""
         return isinstance(self.layers[0], Observation)
+
+    @property
+    def generative(self) -> bool:
+        """Whether any layer is: its outputs explain its inputs."""
+        return any(isinstance(layer, Transform) and layer.generative for layer in self.layers)
 
     def shapes(self, input_shape: Shape) -> dict[str, Shape]:
         """Shape of one example of every variable; a `ValueError` names the layer that does not fit."""
@@ -145,15 +152,41 @@ class Sequential:
             out[site.variable] = now = result
         return out
 
-    def graph(
+    def batch(
         self,
         x: Numbers,
+        y: Numbers | None = None,
+        *,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+    ) -> Batch:
+        """A batch of examples, checked; masks are True for what is observed."""
+        inputs, x_seen = as_inputs(x, x_observed, self.input_shape)
+        shapes = self.shapes(self._input_shape(inputs.shape[1:]))
+        if y is None:
+            if y_observed is not None:
+                raise ValueError("y_observed needs y")
+            return Batch(inputs, x_seen)
+        if self.head is None:
+            raise ValueError("the network has no observation at its end that could take y")
+        last = self.sites[-1].layer
+        assert isinstance(last, Observation)
+        try:
+            targets, y_seen = as_targets(last, y, y_observed, (inputs.shape[0], *shapes[self.output]))
+        except ValueError as error:
+            raise ValueError(f"layer '{self.head}': {error}") from None
+        return Batch(inputs, x_seen, targets, y_seen)
+
+    def graph(
+        self,
+        x: Numbers | Batch,
         y: Numbers | None = None,
         *,
         parameters: str = "learnt",
         beliefs: Mapping[str, Gaussian] | None = None,
         start: Mapping[str, Numbers] | None = None,
-        noise: Mapping[str, float] | None = None,
+        noise: Mapping[str, float | LearnNoise] | None = None,
+        inputs: Mapping[str, Any] | None = None,
         seed: int = 0,
         dtype: Any = None,
     ) -> FactorGraph:
@@ -163,72 +196,42 @@ class Sequential:
 
         **Arguments:**
 
-        - `x`: inputs `(batch,) + input_shape`.
+        - `x`: inputs `(batch,) + input_shape`; or a batch as `net.batch` makes it, with targets and masks.
         - `y`: what the head observes; without it the head is left out.
         - `parameters`: "learnt", "fixed" at the means of their beliefs, or "random": uncertain, but told nothing by
             this batch (`FactorGraph.hold`).
         - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
             the prior that their layer gives them.
         - `start`: values of parameters to linearise at first, by default the means of their beliefs.
-        - `noise`: standard deviations to use for observations that learn their own, by layer.
+        - `noise`: standard deviations to use for observations that learn their own, by layer; or how to learn them.
+        - `inputs`: `{"input_sigma": ...}` for noisy inputs, `{"input_prior": ...}` for pixels that are not observed,
+            `{"factors": fn}` for the user's own factors; see `gbp.Learner`.
         - `seed`: of the random prior means.
         """
-        graph = FactorGraph(dtype=dtype)
-        try:
-            x = np.asarray(x, float)
-        except (ValueError, TypeError):
-            raise ValueError("x must be an array of numbers") from None
-        if x.ndim < 1 or x.shape[0] < 1:
-            raise ValueError(f"x must be a batch of examples, got shape {x.shape}")
-        if not np.isfinite(x).all():
-            raise ValueError("x holds NaN or infinity")
         if parameters not in ("learnt", "fixed", "random"):
             raise ValueError(f"parameters must be 'learnt', 'fixed' or 'random', got {parameters!r}")
-        shapes = self.shapes(self._input_shape(x.shape[1:]))
-        priors = {**self.priors(x.shape[1:], seed=seed), **self._known(beliefs, x.shape[1:])}
+        batch = x if isinstance(x, Batch) else self.batch(x, y)
+        shape = batch.x.shape[1:]
+        priors = self._known(beliefs, shape)
+        if len(priors) < len(self._parameters(shape)):
+            priors = {**self.priors(shape, seed=seed), **priors}
         first = {n: p.mean for n, p in priors.items()}
         for name, value in (start or {}).items():
             if name not in first:
                 raise ValueError(f"start: the network has no parameter '{name}'")
             first[name] = jnp.asarray(as_numbers(name, value, first[name].shape, "start"), first[name].dtype)
-        activations = self.forward(x, first)
-        batch = x.shape[0]
-        observations = self._with_noise(noise)
-        first_layer = observations.get(self.sites[0].name)
-        # A plain observation of the input is a prior: the same density, without a group of its own to visit.
-        known = first_layer.as_prior(x) if isinstance(first_layer, GaussianObservation) else None
-        now = graph.variable(INPUT, (batch, *shapes[INPUT]), start=x, prior=known)
-        if not self.observes_input:
-            graph.observe(INPUT, x)
-        for site in self.sites:
-            factor: Factor | None
-            if isinstance(site.layer, Transform):
-                own = {}
-                for full in (n for n in priors if n.startswith(f"{site.name}/")):
-                    own[full.removeprefix(f"{site.name}/")] = graph.variable(
-                        full, priors[full].shape, prior=priors[full], start=first[full], kind="parameter"
-                    )
-                out = graph.variable(
-                    site.variable,
-                    (batch, *shapes[site.variable]),
-                    prior=Gaussian.from_moments(mean=0.0, std=site.layer.prior),
-                    start=activations.get(site.variable),
-                )
-                factor = site.layer.factor(site.name, now, own, out)
-                now = out
-            elif isinstance(site.layer, Observation):
-                given = x if site is self.sites[0] else y
-                layer = observations[site.name]
-                spoken_for = given is None or (site is self.sites[0] and known is not None)
-                factor = None if spoken_for else _observe(site, layer, graph, given)
-            elif isinstance(site.layer, Prior):
-                factor = site.layer.factor(site.name, now)
-            else:
-                raise TypeError(f"layer '{site.name}' is neither a Transform, an Observation nor a Prior")
-            if factor is not None:
-                graph.add(factor)
-        if y is not None and self.head is None:
-            raise ValueError("the network has no observation at its end that could take y")
+        activations = self.forward(batch.x, first)
+        plan = Plan(
+            self.sites,
+            self.shapes(shape),
+            priors,
+            first,
+            activations,
+            self._with_noise(noise),
+            learning=parameters == "learnt",
+            **({} if inputs is None else inputs),
+        )
+        graph = lay_out(plan, batch, dtype)
         for name in priors:
             if parameters == "fixed":
                 graph.observe(name, priors[name].mean)
@@ -253,35 +256,38 @@ class Sequential:
                 raise ValueError(f"the network has no parameter '{unknown[0]}'")
         return out
 
-    def _with_noise(self, given: Mapping[str, float] | None) -> dict[str, Observation]:
+    def _with_noise(self, given: Mapping[str, float | LearnNoise] | None) -> dict[str, Observation]:
         """The observations by name, those that learn their noise with what is given for them."""
         out = {s.name: s.layer for s in self.sites if isinstance(s.layer, Observation)}
         for name, value in (given or {}).items():
             layer = out.get(name)
             if not isinstance(layer, GaussianObservation) or layer.learnt is None:
                 raise ValueError(f"noise: there is no layer '{name}' that learns its noise")
-            out[name] = dataclasses.replace(layer, sigma=float(value))
+            out[name] = dataclasses.replace(layer, sigma=value if isinstance(value, LearnNoise) else float(value))
         return out
 
-    def _start_noise(self, beliefs: Mapping[str, Gaussian] | None) -> dict[str, float]:
-        """Noise of the observations that learn theirs: as an earlier result says, or where they start."""
+    def _start_noise(self, beliefs: Mapping[str, Gaussian] | None) -> dict[str, LearnNoise]:
+        """How the observations that learn their noise do so, from where an earlier result left it."""
         known = beliefs.noise if isinstance(beliefs, Result) else {}
-        layers = {s.name: s.layer for s in self.sites}
-        return {
-            name: known.get(name, layer.learnt.start)
-            for name, layer in layers.items()
-            if isinstance(layer, GaussianObservation) and layer.learnt is not None
-        }
+        out = {}
+        for site in self.sites:
+            if isinstance(site.layer, GaussianObservation) and site.layer.learnt is not None:
+                learnt = site.layer.learnt
+                out[site.name] = dataclasses.replace(learnt, start=known.get(site.name, learnt.start))
+        return out
 
     def learn(
         self,
-        x: Numbers,
-        y: Numbers,
+        x: Numbers | Batch,
+        y: Numbers | None = None,
         *,
         beliefs: Mapping[str, Gaussian] | None = None,
+        noise: Mapping[str, LearnNoise] | None = None,
+        inputs: Mapping[str, Any] | None = None,
         iterations: int = 1000,
         rounds: int = 8,
         seed: int = 0,
+        dtype: Any = None,
         **options: Any,
     ) -> Result:
         """Learn from one batch: `gbp.infer(net.graph(x, y))`, and the noise of observations that learn theirs.
@@ -293,7 +299,9 @@ class Sequential:
 
         **Arguments:**
 
+        - `x`, `y`, `inputs`, `dtype`: as `net.graph`.
         - `beliefs`: of the parameters before this batch; if it is the `Result` of an earlier one, noise starts there.
+        - `noise`: what is known of noise before this batch, by layer.
         - `iterations`: in all rounds together.
         - `rounds`: if noise is learnt; at least 2.
         - `seed`: of the random prior means, dropout and random schedules.
@@ -301,28 +309,31 @@ class Sequential:
 
         **Returns:** the result of inference; `result.noise` holds the noise that was learnt.
         """
-        if y is None:
+        batch = x if isinstance(x, Batch) else self.batch(x, y)
+        if batch.y is None and self.head is not None:
             raise ValueError("learn needs y: what the observation at the end of the network has seen")
         if "init" in options:
             raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
-        noise = self._start_noise(beliefs)
-        if not noise:
-            return infer(self.graph(x, y, beliefs=beliefs, seed=seed), iterations=iterations, seed=seed, **options)
+        learnt = {**self._start_noise(beliefs), **(noise or {})}
+        how = {"inputs": inputs, "seed": seed, "dtype": dtype}
+        if not learnt:
+            return infer(self.graph(batch, beliefs=beliefs, **how), iterations=iterations, seed=seed, **options)
         if not (isinstance(rounds, int) and 2 <= rounds <= iterations):
             raise ValueError(f"rounds must be a whole number from 2 to the iterations ({iterations}), got {rounds!r}")
         results: list[Result] = []
+        now = {name: n.start for name, n in learnt.items()}
         for i in range(rounds):
             share = (i + 1) * iterations // rounds - i * iterations // rounds
             if results:
-                known = {name: results[-1][name] for name in self._parameters(np.shape(x)[1:])}
-                fixed = self.graph(x, y, parameters="fixed", beliefs=known)
-                noise = infer(fixed, iterations=200, damping=0.5).noise
-            graph = self.graph(x, y, beliefs=beliefs, noise=noise, seed=seed)
+                known = {name: results[-1][name] for name in self._parameters(batch.x.shape[1:])}
+                fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
+                now = infer(fixed, iterations=200, damping=0.5).noise
+            graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
             before = results[-1] if results else None
             results.append(infer(graph, iterations=share, init=before, seed=seed + i, **options))
         return dataclasses.replace(
             results[-1],
-            noise=noise,
+            noise=now,
             iterations=sum(r.iterations for r in results),
             trace=Trace.joined([r.trace for r in results]),
             guard=tuple(line for r in results for line in r.guard),
@@ -330,10 +341,13 @@ class Sequential:
 
     def predict(
         self,
-        x: Numbers,
+        x: Numbers | Batch,
         beliefs: Mapping[str, Gaussian],
         *,
         parameters: str = "fixed",
+        noise: Mapping[str, LearnNoise] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        dtype: Any = None,
         **options: Any,
     ) -> Gaussian:
         """The belief of the outputs for new inputs, by messages; the head is left out.
@@ -342,18 +356,31 @@ class Sequential:
 
         **Arguments:**
 
+        - `x`, `inputs`, `dtype`: as `net.graph`.
         - `beliefs`: of all parameters: the `Result` of training, or Gaussians by name.
         - `parameters`: "fixed" at their means, or "random", with their uncertainty.
+        - `noise`: what is known of the noise of inputs that learn theirs.
         - `options`: for `gbp.infer`: iterations, tolerance, damping, ...
         """
         if parameters not in ("fixed", "random"):
             raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {parameters!r}")
-        missing = [n for n in self._parameters(np.shape(x)[1:]) if beliefs is None or n not in beliefs]
+        batch = x if isinstance(x, Batch) else self.batch(x)
+        missing = [n for n in self._parameters(batch.x.shape[1:]) if beliefs is None or n not in beliefs]
         if missing:
             raise ValueError(f"predict needs the beliefs of all parameters: '{missing[0]}' is missing")
-        noise = {n: v for n, v in self._start_noise(beliefs).items() if n != self.head}
-        graph = self.graph(x, parameters=parameters, beliefs=beliefs, noise=noise)
+        known = {**self._start_noise(beliefs), **(noise or {})}
+        now = {name: n.start for name, n in known.items() if name != self.head}
+        graph = self.graph(batch, parameters=parameters, beliefs=beliefs, noise=now, inputs=inputs, dtype=dtype)
         return infer(graph, **options)[self.output]
+
+    def memory(self, batch: int, input_shape: Shape | None = None) -> dict[str, int]:
+        """Bytes that learning from a batch of so many examples takes, by how messages are kept.
+
+        Nothing is allocated to find out. Keys: "per-edge", "pooled" and "auto" (see `gbp.infer`).
+        """
+        if isinstance(batch, bool) or not (isinstance(batch, (int, np.integer)) and batch >= 1):
+            raise ValueError(f"memory: batch must be a whole number >= 1, got {batch!r}")
+        return network_memory(self, self._input_shape(input_shape), int(batch), not self.observes_input)
 
     @staticmethod
     def probabilities(logits: Gaussian) -> Array:
@@ -367,15 +394,6 @@ class Sequential:
 
     def __str__(self) -> str:
         return table(self)
-
-
-def _observe(site: Site, layer: Observation, graph: FactorGraph, given: Any) -> Factor:
-    variable = graph.variables[site.variable]
-    try:
-        target = layer.target(given, variable.shape)
-    except ValueError as error:
-        raise ValueError(f"layer '{site.name}': {error}") from None
-    return layer.factor(site.name, variable, target)
 
 
 @jax.jit

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .layers.layer import Observation, Transform
-from .layers.prior import Prior
+from .factor import Factor
+from .layers.layer import Observation, Relation, Transform
 from .measurement import Shape
 from .sites import INPUT
 from .view import Variable
@@ -53,22 +53,35 @@ def _spelt(numbers: tuple[int, int, int]) -> tuple[str, str, str]:
 
 def _counts(net: Sequential, input_shape: Shape) -> list[tuple[int, int, int]]:
     """Factors and edges of one example, and parameters, layer by layer. Nothing is allocated."""
+    out, shapes, inputs = [], net.shapes(input_shape), INPUT
+    for site, factors in zip(net.sites, factors_of(net, input_shape, 1)):
+        edges, parameters = 0, {}
+        for factor in factors:
+            assert factor.layout is not None
+            heard = zip(factor.layout.edges, factor.views)
+            edges += factor.factors * sum(
+                e.row for e, v in heard if v.variable.name != INPUT or net.observes_input
+            )
+        if isinstance(site.layer, Transform):
+            parameters = site.layer.parameters(shapes[inputs])
+            inputs = site.variable
+        out.append((sum(f.factors for f in factors), edges, sum(math.prod(p.shape) for p in parameters.values())))
+    return out
+
+
+def factors_of(net: Sequential, input_shape: Shape, batch: int) -> list[list[Factor]]:
+    """The factor groups of each layer for a batch of some size. Nothing is allocated."""
     shapes, inputs, out = net.shapes(input_shape), INPUT, []
     for site in net.sites:
-        variable, parameters = Variable(site.variable, (1, *shapes[site.variable])), {}
+        variable = Variable(site.variable, (batch, *shapes[site.variable]))
         if isinstance(site.layer, Transform):
             parameters = site.layer.parameters(shapes[inputs])
             own = {name: Variable(f"{site.name}/{name}", p.shape) for name, p in parameters.items()}
-            factor = site.layer.factor(site.name, Variable(inputs, (1, *shapes[inputs])), own, variable)
+            out.append([site.layer.factor(site.name, Variable(inputs, (batch, *shapes[inputs])), own, variable)])
             inputs = site.variable
         elif isinstance(site.layer, Observation):
-            factor = site.layer.factor(site.name, variable, np.zeros(variable.shape))
+            out.append([site.layer.factor(site.name, variable, np.broadcast_to(0.0, variable.shape))])
         else:
-            assert isinstance(site.layer, Prior)
-            factor = site.layer.factor(site.name, variable)
-        assert factor.layout is not None
-        heard = [
-            e.row for e, v in zip(factor.layout.edges, factor.views) if v.variable.name != INPUT or net.observes_input
-        ]
-        out.append((factor.factors, factor.factors * sum(heard), sum(math.prod(p.shape) for p in parameters.values())))
+            assert isinstance(site.layer, Relation)
+            out.append(site.layer.factors(site.name, variable))
     return out

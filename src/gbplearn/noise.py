@@ -43,10 +43,10 @@ class NoisePrior(eqx.Module):
     variance: Array
     weight: Array
 
-    def posterior(self, squares: Array, count: int) -> Array:
+    def posterior(self, squares: Array, count: Array) -> Array:
         """The variance, given the expected squared residuals of `count` measurements."""
         return (self.weight * self.variance + squares) / (self.weight + count)
 
-    def energy(self, variance: Array, count: int) -> Array:
+    def energy(self, variance: Array, count: Array) -> Array:
         """What the normalisers of measurements and prior add to the energy, `- log p` up to constants."""
         return 0.5 * ((self.weight + count) * jnp.log(variance) + self.weight * self.variance / variance)

@@ -15,7 +15,8 @@ from .measurement import Linear
 def learn_noise(
     group: Group,
     linear: Linear,
-    cavities: list[Gaussian],
+    seen: list[Gaussian],
+    reactions: list[Array | None],
     points: dict[str, Array],
     heard: Array | None,
     variance: Array,
@@ -29,7 +30,7 @@ def learn_noise(
         E[(y - h)²] = |R (R + S)^-1 e|² + tr(S - S (R + S)^-1 S)
 
     The posterior variances of the variables would not do: the factor itself correlates them. A factor that sees
-    something of which nothing is known learns nothing: it counts as `R`.
+    something of which nothing is known learns nothing: it counts as `R`. Arguments as `propagate.propose`.
     """
     prior = group.noise_prior
     assert prior is not None
@@ -37,8 +38,12 @@ def learn_noise(
     e = jnp.broadcast_to(group.y - linear.value, shape)
     s = jnp.zeros((*shape, group.outputs), e.dtype)
     known = jnp.ones(group.factors, bool)
-    for slot, operator, c in zip(group.slots, group.operators(linear), cavities):
+    for slot, operator, c, reaction in zip(group.slots, group.operators(linear), seen, reactions):
         x = points[slot.variable]
+        if reaction is not None:
+            wide = operator.squared().times(1 / c.lam)
+            e, s = e - operator.times(c.mean - x) + reaction * wide, s + wide[..., None]
+            continue
         x = x if x.ndim == 0 else slot.edges.spread(x)
         j = operator.each()
         if group.scalar:
@@ -68,6 +73,8 @@ def learn_noise(
         noise = variance * jnp.eye(group.outputs, dtype=s.dtype)
         solved = linalg.spd_solve(noise + s, jnp.concatenate([variance * e[..., None], s], -1))
         each = jnp.sum(solved[..., 0] ** 2, 1) + jnp.trace(s - s @ solved[..., 1:], axis1=-2, axis2=-1)
-    squares = jnp.sum(jnp.where(known, each, variance * group.outputs))
-    new = prior.posterior(squares, group.factors * group.outputs)
+    each = jnp.where(known, each, variance * group.outputs)
+    if group.weight is not None:
+        each = each * jnp.broadcast_to(group.weight, (group.factors, 1))[:, 0]
+    new = prior.posterior(jnp.sum(each), group.measurements())
     return jnp.exp(weight * jnp.log(variance) + (1 - weight) * jnp.log(new))

@@ -46,15 +46,17 @@ class Problem(eqx.Module):
 
 
 class Messages(eqx.Module):
-    """Messages of one edge set: each on its edge, or pooled on the units, or both.
+    """Messages of one edge set: each on its edge, or multiplied up on the units, or both.
 
     Where every unit has at most one edge the two hold the same numbers, and one is enough: on the units if most have
     an edge, since the sums over all edge sets of a variable are taken there, else on the edges. Where units have
-    several edges, `pooled` is kept beside `each`, since other groups read it at every visit.
+    several edges, `pooled` is kept beside `each`, since other groups read it at every visit. Edge sets that are pooled
+    (`Slot.pooled`) have no `each` at all, but the reaction term of each factor.
     """
 
     each: Gaussian | None
     pooled: Gaussian | None
+    reaction: Array | None = None  # (F, 1)
 
     @classmethod
     def pack(cls, edges: Edges, each: Gaussian) -> Messages:
@@ -105,6 +107,10 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
         row = []
         for slot in group.slots:
             prior = problem.prior[slot.variable]
+            if slot.pooled:
+                nothing = Gaussian.flat(prior.shape, dtype=prior.dtype)
+                row.append(Messages(None, nothing, jnp.zeros((group.factors, 1), prior.dtype)))
+                continue
             shape = (group.factors, slot.units, *((prior.shape[-1],) if prior.block else ()))
             row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
         messages.append(tuple(row))
@@ -142,10 +148,13 @@ def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
 
     `outside` is the product of the prior and all other edge sets of the variable.
     """
-    spread = jax.tree.map(slot.edges.spread, outside)
-    if slot.edges.injective:
-        return spread
-    return spread * jax.tree.map(slot.edges.others, messages.on_edges(slot.edges))
+    seen = jax.tree.map(slot.edges.spread, outside)
+    if not slot.edges.injective:
+        seen = seen * jax.tree.map(slot.edges.others, messages.on_edges(slot.edges))
+    present = slot.edges.present()
+    if present is None:
+        return seen
+    return Gaussian(jnp.where(present, seen.eta, 0), jnp.where(present, seen.lam, 1))  # anything proper will do
 
 
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:

@@ -16,7 +16,7 @@ from .gaussian import Gaussian
 from .group import Group, Slot
 from .linalg import add_all
 from .measurement import Linear
-from .messages import Edge, general_messages, scalar_messages
+from .messages import Edge, Pool, Pooled, general_messages, scalar_messages
 from .noise_update import learn_noise
 from .problem import Messages, Problem, State, belief_mean, cavity, pooled, prior_energy
 from .schedule import OnMovement, Schedule
@@ -96,34 +96,53 @@ def _linearise(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
 def propose(
     group: Group,
     linear: Linear,
-    cavities: list[Gaussian],
+    seen: list[Gaussian],
+    reactions: list[Array | None],
     points: dict[str, Array],
     residual: Array,
     scale: Array | None,
     heard: Array | None,
-) -> list[Gaussian]:
-    """The undamped messages of a group. `heard`: how uncertain variables held at a belief leave `h`."""
-    spread = [p if (p := points[s.variable]).ndim == 0 else s.edges.spread(p) for s in group.slots]
+) -> list[Gaussian | Pooled]:
+    """The undamped messages of a group.
+
+    **Arguments:**
+
+    - `seen`: of each slot its cavities, or if it is pooled the belief.
+    - `reactions`: of each pooled slot.
+    - `heard`: how uncertain variables held at a belief leave `h`.
+    """
     rows = group.factors
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
-    jacobians = [j.each() for j in group.operators(linear)]
+    operators = group.operators(linear)
     if group.scalar:
-        edges = [Edge(j, c, x, s.proper) for j, c, x, s in zip(jacobians, cavities, spread, group.slots)]
+        edges, pools = [], []
+        for s, j, g, r in zip(group.slots, operators, seen, reactions):
+            if r is not None:
+                pools.append(Pool(j, g, points[s.variable], r))
+            else:
+                edges.append(Edge(j.each(), g, _spread(s, points), s.proper))
         k = None if scale is None else scale[:, 0]
         variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
         if heard is not None:  # the robust scale belongs to the noise alone
             variance = variance + heard[:, 0] * (1.0 if k is None else k)
-        return scalar_messages(edges, residual[:, 0], variance, k)
+        each, pooled_ones = (iter(m) for m in scalar_messages(edges, residual[:, 0], variance, k, pools))
+        return [next(each if r is None else pooled_ones) for r in reactions]
     edges = []
-    for j, c, x, s in zip(jacobians, cavities, spread, group.slots):
+    for j, c, s in zip(operators, seen, group.slots):
         wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
-        edges.append(Edge(j, wide, _point(x, s, wide), s.proper))
+        edges.append(Edge(j.each(), wide, _point(_spread(s, points), s, wide), s.proper))
     covariance = group.covariance()
     if heard is not None:
         root = 1.0 if scale is None else jnp.sqrt(scale[:, :, None] * scale[:, None, :])
         covariance = covariance + heard * root
     out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
     return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
+
+
+def _spread(slot: Slot, points: dict[str, Array]) -> Array:
+    """The linearisation point at every edge; a scalar stays one."""
+    x = points[slot.variable]
+    return x if x.ndim == 0 else slot.edges.spread(x)
 
 
 def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
@@ -154,14 +173,21 @@ def _refresh(options: Options, state: State, g: int, means: dict[str, Array], ol
 def _draw_lots(group: Group, key: Array) -> tuple[Array, list[Array]]:
     """The next key, and for each slot uniform numbers `(F, n)`, all from one draw: a draw is much to compile."""
     key, draw = jax.random.split(key)
-    sizes = [group.factors * s.units for s in group.slots]
+    sizes = [0 if s.pooled else group.factors * s.units for s in group.slots]
     parts = jnp.split(jax.random.uniform(draw, (sum(sizes),)), np.cumsum(sizes)[:-1])
-    return key, [p.reshape(group.factors, s.units) for p, s in zip(parts, group.slots)]
+    return key, [p if s.pooled else p.reshape(group.factors, s.units) for p, s in zip(parts, group.slots)]
 
 
 def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
     """What was mixed with `weight` of the old message to give the new one."""
     return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
+
+
+def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
+    """Damped message and reaction of a pooled edge set."""
+    assert old.pooled is not None and old.reaction is not None
+    reaction = weight * old.reaction + (1 - weight) * new.reaction
+    return Messages(None, old.pooled.mix(new.message, weight), reaction)
 
 
 def visit(
@@ -182,10 +208,11 @@ def visit(
     def mean(name: str, b: Gaussian) -> Array:
         return belief_mean(b, problem.start[name], name in problem.proper)
 
-    cavities = []
+    seen = []
     for s, slot in enumerate(group.slots):
         outside = _product([inbound[slot.variable], *(own[i] for i in same[slot.variable] if i != s)])
-        cavities.append(cavity(slot, outside, state.messages[g][s]))
+        seen.append(old[slot.variable] if slot.pooled else cavity(slot, outside, state.messages[g][s]))
+    reactions = [m.reaction for m in state.messages[g]]
     frozen, stored, measured, means, visits = problem.frozen[g], None, None, None, state.visits[g]
     if frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
@@ -199,19 +226,26 @@ def visit(
     heard = group.spread_of(problem.held, linear)
     if variance is not None and group.noise_prior is not None:
         weight = jnp.max(jnp.stack(options.damping[g]))
-        variance = learn_noise(group, linear, cavities, points, heard, variance, weight)
+        variance = learn_noise(group, linear, seen, reactions, points, heard, variance, weight)
         group = group.with_noise(variance)
     if means is not None:
         measured = group.measure(_every_factor(group, group.y - linear.value))
-    scale = None if measured is None else measured.scale
-    proposals = propose(group, linear, cavities, points, group.y - linear.value, scale, heard)
+    scale = measured.scale if measured is not None else group.weights()
+    proposals = propose(group, linear, seen, reactions, points, group.y - linear.value, scale, heard)
 
     key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
     messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
-        after = proposal
         first = visits == 0  # the first message is taken whole
-        weight = jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
+        weight = jnp.where(first, 0, options.damping[g][s])
+        if isinstance(proposal, Pooled):
+            # Of a sum over many edges, those that keep their old message keep their share.
+            weight = weight + jnp.where(first, 0, (1 - weight) * options.dropout[g][s])
+            mixed = _mix_pooled(state.messages[g][s], proposal, weight.astype(own[s].dtype))
+            messages.append(mixed)
+            proposed.append(proposal.message)
+            continue
+        after, weight = proposal, weight.astype(proposal.dtype)
         before = state.messages[g][s].on_edges(slot.edges)
         if options.damped:
             after = before.mix(after, weight)
@@ -244,17 +278,17 @@ def visit(
             # Between two linearisations messages come to rest that the next one will move again.
             fresh = visits % options.relinearise == 0
             worst = jnp.where(fresh, worst, jnp.maximum(worst, latest.residual[g]))
-        seen = measured
-        if seen is None:
-            seen = group.measure(_every_factor(group, group.y - _linearise(problem, g, means).value))
+        result = measured
+        if result is None:
+            result = group.measure(_every_factor(group, group.y - _linearise(problem, g, means).value))
         prior = latest.prior
         for i, name in enumerate(problem.prior):
             if name in group.variables and problem.touching(name)[0][0] == g:
                 prior = prior.at[i].set(prior_energy(problem.prior[name], means[name]))
         return latest._replace(
             residual=latest.residual.at[g].set(jnp.where(jnp.isnan(worst), jnp.inf, worst)),  # NaN cannot hide
-            energy=latest.energy.at[g].set(seen.energy),
-            switched=latest.switched.at[g].set(seen.switched),
+            energy=latest.energy.at[g].set(result.energy),
+            switched=latest.switched.at[g].set(result.switched),
             prior=prior,
         )
 

@@ -126,7 +126,7 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
         if scale is not None:
             least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
             noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
-        groups.append(dataclasses.replace(group, y=residual, noise=noise, robust=None))
+        groups.append(dataclasses.replace(group, y=residual, noise=noise, weight=None, robust=None))
         for slot, j in zip(group.slots, group.operators(linear)):
             pooled = _own_precision(groups[-1], slot, j)
             load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
@@ -181,6 +181,11 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
     for group, row in zip(problem.groups, state.messages):
         new = []
         for slot, m in zip(group.slots, row):
+            if slot.pooled:
+                assert m.pooled is not None
+                at_x = Gaussian(m.pooled.lam * x[slot.variable], m.pooled.lam)
+                new.append(Messages(None, at_x, jnp.zeros((group.factors, 1), at_x.dtype)))
+                continue
             each = m.on_edges(slot.edges)
             at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
             eta = linalg.information(each.lam, at)

@@ -10,7 +10,7 @@ from ..experiments.experiment import as_text, run
 from ..experiments.regression import Regression
 from ..experiments.xor import Xor
 from ..report.figures import save_figure
-from ..report.files import make_folder
+from ..files import make_folder
 from ..report.page import Section, write_page
 from ..report.record import Clock, environment, write_json
 from . import denoise, poses

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..report.files import make_folder
+from ..files import make_folder
 from ..report.page import Section
 from ..report.progress import progress
 from ..report.record import (

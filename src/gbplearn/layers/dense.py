@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
@@ -28,7 +27,7 @@ from ..measurement import FactorKind, Layout, Operator, Shape
 from ..view import Variable
 from .activation import Elementwise, find_activation, value_and_slope
 from .layer import Parameter, Transform, check_not_negative, check_positive
-from .operators import Identity, Product
+from .operators import Identity, Product, Shared
 
 
 class DenseKind(FactorKind):
@@ -65,9 +64,9 @@ class DenseKind(FactorKind):
         edges = self.layout(*(a.shape for a in args)).edges
         slope = -value_and_slope(self.activation, _matrix(w, x) + d)[1]
         return (
-            Product(w, slope, edges[1], _matrix, x.shape),
-            Product(x, slope, edges[0], _weights, w.shape),
-            Product(jnp.ones_like(d), slope, edges[2], _bias, d.shape),
+            Product(w, slope, edges[1], edges[0], _matrix),
+            Product(x, slope, edges[0], edges[1], _weights),
+            Shared(slope),
             Identity(y.shape, y.dtype),
         )
 
@@ -78,10 +77,6 @@ def _matrix(w: Array, x: Array) -> Float[Array, "b o"]:
 
 def _weights(x: Array, w: Array) -> Float[Array, "b o"]:
     return _matrix(w, x)
-
-
-def _bias(one: Array, d: Array) -> Float[Array, "1 o"]:
-    return (one * d)[None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +124,11 @@ class Dense(Transform):
         )
         check_not_negative("Dense", weight_init=self.weight_init, bias_init=self.bias_init)
         find_activation(self.activation)
+
+    @property
+    def generative(self) -> bool:
+        """As its direction says."""
+        return self.direction == "generative"
 
     def output_shape(self, shape: Shape) -> Shape:
         """`(units,)`."""

@@ -21,7 +21,7 @@ from ..measurement import FactorKind, Layout, Operator, Shape
 from ..noise import LearnNoise
 from ..robust import Kernel
 from ..view import Variable
-from .layer import Observation, check_positive
+from .layer import Observation, check_positive, check_robust
 from .operators import Identity
 
 
@@ -66,8 +66,7 @@ class GaussianObservation(Observation):
                 raise ValueError(f"GaussianObservation: sigma must be a number > 0 or 'learn', got {self.sigma!r}")
         elif not isinstance(self.sigma, LearnNoise):
             check_positive("GaussianObservation", sigma=self.sigma)
-        if self.robust is not None and not isinstance(self.robust, Kernel):
-            raise ValueError(f"GaussianObservation: robust must be gbp.Tukey(...) or the like, got {self.robust!r}")
+        check_robust("GaussianObservation", self.robust)
         if self.robust is not None and self.learnt is not None:
             raise ValueError("GaussianObservation: the noise of a robust observation cannot be learnt")
 

@@ -17,6 +17,7 @@ from jax import Array
 
 from ..factor import Factor
 from ..measurement import Shape
+from ..robust import Kernel
 from ..view import Variable
 
 
@@ -45,6 +46,11 @@ class Transform(Layer):
 
     prior: float  # standard deviation of the outputs' prior N(0, prior²)
 
+    @property
+    def generative(self) -> bool:
+        """Whether the outputs explain the inputs, and not the other way round."""
+        return False
+
     @abc.abstractmethod
     def parameters(self, shape: Shape) -> dict[str, Parameter]:
         """The parameters for inputs of `shape`."""
@@ -58,8 +64,18 @@ class Transform(Layer):
         """Outputs as a function of inputs, to start from; None if the layer does not run that way."""
 
 
+class Relation(Layer):
+    """Something known beforehand of the variables it stands behind: it adds factors among them, no new variables."""
+
+    @abc.abstractmethod
+    def factors(self, name: str, variable: Variable) -> list[Factor]:
+        """The factor groups, with the batch as the first axis of each grid."""
+
+
 class Observation(Layer):
     """Something measured of the variables it stands behind: a head, or the input itself."""
+
+    whole_rows: ClassVar[bool] = False  # what is measured of an example is one thing, known or not
 
     def output_shape(self, shape: Shape) -> Shape:
         """No new variables."""
@@ -85,6 +101,12 @@ def check_positive(layer: str, **values: float | None) -> None:
         number = not isinstance(value, bool) and isinstance(value, numbers.Real | np.number | np.ndarray | Array)
         if not number or np.ndim(value) or not (0 < value < math.inf):
             raise ValueError(f"{layer}: {what} must be a number > 0, got {value!r}")
+
+
+def check_robust(layer: str, robust: Any) -> None:
+    """Raise unless it is a robust kernel, or None."""
+    if robust is not None and not isinstance(robust, Kernel):
+        raise ValueError(f"{layer}: robust must be gbp.Tukey(...) or the like, got {robust!r}")
 
 
 def check_not_negative(layer: str, **values: float | None) -> None:

@@ -26,8 +26,8 @@ class Product(Operator):
     coefficient: Array  # c
     slope: Array  # one a factor: the shape of product(c, m)
     edges: Edges  # of the variable whose values c are: which element of c stands on which edge
+    own: Edges  # of the variable itself
     product: Callable[[Array, Array], Array] = eqx.field(static=True)
-    shape: Shape = eqx.field(static=True)  # of the variable
 
     def times(self, m: Array) -> Float[Array, "f m"]:
         """`slope x product(c, m)`."""
@@ -35,18 +35,43 @@ class Product(Operator):
 
     def back(self, r: Float[Array, "f m"]) -> Array:
         """The product transposed."""
-        like = jax.ShapeDtypeStruct(self.shape, r.dtype)
-        transposed = jax.linear_transpose(lambda m: self.slope * self.product(self.coefficient, m), like)
-        return transposed(r.reshape(self.slope.shape))[0]
+        like = jax.ShapeDtypeStruct(self.own.unit_shape, r.dtype)
+        transposed = jax.linear_transpose(lambda m: self.product(self.coefficient, m), like)
+        return transposed(self.slope * r.reshape(self.slope.shape))[0]
 
     def squared(self) -> Product:
         """Squares of slope and coefficient."""
         c, s = self.coefficient, self.slope
-        return Product(c * c, s * s, self.edges, self.product, self.shape)
+        return Product(c * c, s * s, self.edges, self.own, self.product)
 
     def each(self) -> Array:
-        """`slope x c`."""
-        return self.slope.reshape(-1, 1) * self.edges.spread(self.coefficient)
+        """`slope x c`, where there is an edge."""
+        entries = self.slope.reshape(-1, 1) * self.edges.spread(self.coefficient)
+        present = self.own.present()
+        return entries if present is None else jnp.where(present, entries, 0)
+
+
+class Shared(Operator):
+    """`J m = slope x m`, the same `m` for all factors along the leading axes: a bias."""
+
+    slope: Array  # (..., channels)
+
+    def times(self, m: Array) -> Float[Array, "f m"]:
+        """`slope x m`."""
+        return (self.slope * m).reshape(-1, 1)
+
+    def back(self, r: Float[Array, "f m"]) -> Array:
+        """Summed over the leading axes: a matrix product with ones, which is what the compiler does quickest."""
+        rows = (self.slope * r.reshape(self.slope.shape)).reshape(-1, self.slope.shape[-1])
+        return jnp.ones(rows.shape[0], rows.dtype) @ rows
+
+    def squared(self) -> Shared:
+        """Of the slope."""
+        return Shared(self.slope * self.slope)
+
+    def each(self) -> Array:
+        """`slope`."""
+        return self.slope.reshape(-1, 1)
 
 
 class Identity(Operator):

@@ -14,11 +14,11 @@ from ..factor import Factor
 from ..measurement import Shape
 from ..view import Variable
 from .gaussian_observation import UnaryKind
-from .layer import Layer, check_positive
+from .layer import Relation, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
-class Prior(Layer):
+class Prior(Relation):
     """`x ~ N(mean, std²)` for the inputs or the outputs of the layer before it, on top of the prior they have."""
 
     mean: float = 0.0
@@ -35,6 +35,6 @@ class Prior(Layer):
         """No new variables."""
         return shape
 
-    def factor(self, name: str, variable: Variable) -> Factor:
+    def factors(self, name: str, variable: Variable) -> list[Factor]:
         """`UnaryKind`."""
-        return Factor(UnaryKind(), (variable,), y=self.mean, sigma=self.std, linear=True, name=name)
+        return [Factor(UnaryKind(), (variable,), y=self.mean, sigma=self.std, linear=True, name=name)]

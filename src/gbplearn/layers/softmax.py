@@ -79,6 +79,7 @@ class SoftmaxObservation(Observation):
     sigma: float = 0.01
     name: str | None = None
     label: ClassVar[str] = "softmax"
+    whole_rows: ClassVar[bool] = True
 
     def __post_init__(self):
         check_positive("SoftmaxObservation", sigma=self.sigma)

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import matplotlib
 from matplotlib.figure import Figure
 
-from .files import write_whole
+from ..files import write_whole
 
 # Told apart by the colour-blind too.
 BLUE, ORANGE, GREEN, GREY, PALE = "#0072b2", "#d55e00", "#009e73", "#555555", "#dcdcdc"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
+from ..files import write_whole
 
 _PAGE = string.Template(
     """<!doctype html>

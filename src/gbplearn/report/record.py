@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .files import write_whole
+from ..files import write_whole
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

@@ -26,11 +26,22 @@ def make_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file under a temporary name, then rename it into place."""
+    """Let `write` fill a file under a temporary name, then rename it into place.
+
+    What was written is on the disk before it gets its name, so that whenever the process (or the machine) is stopped,
+    the old file is there or the new one.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
             write(file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,129 @@
+"""A batch of examples as it enters a network: inputs, targets, and what of them was observed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .layers.layer import Observation
+from .measurement import Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Checked numbers.
+
+    **Arguments:**
+
+    - `x`: inputs `(B,) + input_shape`; 0 where not observed.
+    - `x_seen`: which of them are observed, of that shape; None for all.
+    - `y`: what the head observes, as its `target` gives it; None without a head.
+    - `y_seen`: which of them, `(B,)` for a class an example, or of the shape of `y`; None for all.
+    - `there`: which rows are examples `(B,)`, and not padding; None for all.
+    """
+
+    x: np.ndarray
+    x_seen: np.ndarray | None = None
+    y: np.ndarray | None = None
+    y_seen: np.ndarray | None = None
+    there: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return self.x.shape[0]
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """Rows of which anything is known about the target."""
+        if self.y is None:
+            return np.zeros(self.size, bool)
+        seen = np.ones(self.size, bool) if self.y_seen is None else self.y_seen.reshape(self.size, -1).any(1)
+        return seen if self.there is None else seen & self.there
+
+    def measured(self, head: bool) -> int:
+        """How many numbers were observed: of the target, or of the input."""
+        values, seen = (self.y, self.y_seen) if head else (self.x, self.x_seen)
+        if values is None:
+            return 0
+        return values.size if seen is None else int(seen.sum()) * (values.size // seen.size)
+
+    def padded(self, size: int) -> Batch:
+        """With rows of no weight up to `size`; every mask is then given, so that all batches compile to one program."""
+        missing = size - self.size
+
+        def pad(a: np.ndarray | None) -> np.ndarray | None:
+            return None if a is None else np.concatenate([a, np.zeros((missing, *a.shape[1:]), a.dtype)])
+
+        there = np.ones(self.size, bool) if self.there is None else self.there
+        y_seen = self.y_seen
+        if self.y is not None and y_seen is None:
+            y_seen = np.ones(self.size, bool)
+        x_seen = self.x_seen
+        if x_seen is not None:  # padding is observed: else it would be inferred
+            x_seen = np.concatenate([x_seen, np.ones((missing, *x_seen.shape[1:]), bool)])
+        y = pad(self.y)
+        if y is not None and missing:
+            assert self.y is not None
+            y[self.size :] = self.y[:1]  # anything that is sound: it has no weight
+        x = pad(self.x)
+        assert x is not None
+        return Batch(x, x_seen, y, pad(y_seen), pad(there))
+
+
+def as_inputs(x: Any, observed: Any, input_shape: Shape | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Inputs as numbers, 0 where they are not observed, and the mask."""
+    try:
+        x = np.asarray(x, float)
+    except (ValueError, TypeError):
+        raise ValueError("x must be an array of numbers") from None
+    if x.ndim < 1 or x.shape[0] < 1:
+        raise ValueError(f"x must be a batch of examples, got shape {x.shape}")
+    if input_shape is not None and x.shape[1:] != input_shape:
+        raise ValueError(f"the network takes examples of shape {input_shape}, got {x.shape[1:]}")
+    if observed is None:
+        if not np.isfinite(x).all():
+            raise ValueError("x holds NaN or infinity (say which are observed: x_observed=)")
+        return x, None
+    seen = _as_mask(observed, x.shape, "x_observed")
+    if not np.isfinite(x[seen]).all():
+        raise ValueError("x holds NaN or infinity where x_observed says observed")
+    return np.where(seen, x, 0), seen
+
+
+def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple[np.ndarray, np.ndarray | None]:
+    """What a head observes of variables of `shape`, and its mask."""
+    if observed is None:
+        return layer.target(y, shape), None
+    try:
+        y = np.array(y, float)
+    except (ValueError, TypeError):
+        raise ValueError("y must be an array of numbers") from None
+    if y.shape[:1] != shape[:1]:
+        raise ValueError(f"y must have one row for each of the {shape[0]} examples, got shape {y.shape}")
+    seen = _as_mask(observed, y.shape, "y_observed")
+    if layer.whole_rows:
+        rows = seen.reshape(shape[0], -1)
+        if (rows.any(1) != rows.all(1)).any():
+            raise ValueError("y_observed: a class is observed or not, there is no half")
+        seen = rows.all(1)
+    fill = y[seen].reshape(-1, *y.shape[1:])[:1] if layer.whole_rows else np.zeros(1)
+    if fill.size == 0:  # no label at all: any class will do, it has no weight
+        fill = np.zeros((1, *y.shape[1:])) if y.ndim == 1 else np.full((1, *y.shape[1:]), 1 / y.shape[1])
+    wide = seen.reshape(seen.shape + (1,) * (y.ndim - seen.ndim))
+    target = layer.target(np.where(wide, y, fill), shape)
+    return target, seen if layer.whole_rows else seen.reshape(target.shape)
+
+
+def _as_mask(observed: Any, shape: Shape, name: str) -> np.ndarray:
+    mask = np.asarray(observed)
+    if mask.dtype != bool:
+        raise ValueError(f"{name} must hold True (observed) and False, got {mask.dtype}")
+    if mask.shape == shape[:1]:  # whole examples
+        mask = mask.reshape(mask.shape + (1,) * (len(shape) - 1))
+    try:
+        return np.array(np.broadcast_to(mask, shape))
+    except ValueError:
+        raise ValueError(f"{name} has shape {mask.shape}, must be {shape[:1]} or broadcast to {shape}") from None

@@ -1,0 +1,136 @@
+"""A network and a batch as a factor graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from .batch import Batch
+from .factor import Factor
+from .gaussian import Gaussian
+from .graph import FactorGraph
+from .layers.gaussian_observation import GaussianObservation
+from .layers.layer import Observation, Relation, Transform
+from .measurement import Shape
+from .sites import INPUT, Site
+from .view import Variable
+
+# What is known of a pixel that is not observed, unless the caller says otherwise.
+INPUT_PRIOR = Gaussian.from_moments(mean=0.0, std=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that a graph is laid out from.
+
+    **Arguments:**
+
+    - `shapes`: of one example of every activation.
+    - `priors`, `starts`: of every parameter.
+    - `activations`: where the forward pass starts them.
+    - `observations`: the observation layers by name, with the noise to use.
+    - `learning`: parameters are learnt: an example with nothing observed above a layer then tells it nothing.
+    - `input_sigma`: noise of the inputs; None if they are what they are.
+    - `factors`: adds the user's own.
+    """
+
+    sites: list[Site]
+    shapes: dict[str, Shape]
+    priors: dict[str, Gaussian]
+    starts: dict[str, Array]
+    activations: dict[str, Array]
+    observations: dict[str, Observation]
+    learning: bool
+    input_sigma: float | None = None
+    input_prior: Gaussian = INPUT_PRIOR
+    factors: Callable[[FactorGraph], Any] | None = None
+
+
+def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
+    """The factor graph: first all variables, then the user's factors, then those of the layers."""
+    graph = FactorGraph(dtype=dtype)
+    _add_input(graph, plan, batch)
+    for site in plan.sites:
+        if not isinstance(site.layer, Transform):
+            continue
+        for name in _of_layer(site, plan.priors):
+            graph.variable(name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts[name], kind="parameter")
+        graph.variable(
+            site.variable,
+            (batch.size, *plan.shapes[site.variable]),
+            prior=Gaussian.from_moments(mean=0.0, std=site.layer.prior),
+            start=plan.activations.get(site.variable),
+        )
+    if plan.factors is not None:
+        plan.factors(graph)
+    touched = {v.variable.name for f in graph.factors.values() for v in f.views}
+    before, known = INPUT, graph.variables
+    for i, site in enumerate(plan.sites):
+        if isinstance(site.layer, Transform):
+            own = {n.removeprefix(f"{site.name}/"): known[n] for n in _of_layer(site, plan.priors)}
+            factor = site.layer.factor(site.name, known[before], own, known[site.variable])
+            above = {s.variable for s in plan.sites[i:]}
+            # Forward layers: what is not observed has nothing to say but its prior, and that is not evidence.
+            silent = plan.learning and not site.layer.generative and not (above & touched)
+            graph.add(_weighted(factor, batch.labelled if silent else batch.there, batch))
+            before = site.variable
+        elif isinstance(site.layer, Relation):
+            for factor in site.layer.factors(site.name, known[before]):
+                graph.add(_weighted(factor, batch.there, batch))
+        elif isinstance(site.layer, Observation):
+            _add_observation(graph, plan, batch, site, known[before], first=i == 0)
+        else:
+            raise TypeError(f"layer '{site.name}' is neither a Transform, an Observation nor a Relation")
+    return graph
+
+
+def _of_layer(site: Site, priors: Mapping[str, Gaussian]) -> list[str]:
+    return [n for n in priors if n.startswith(f"{site.name}/")]
+
+
+def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
+    layer = plan.observations.get(plan.sites[0].name)
+    prior, x = None, batch.x
+    if isinstance(layer, GaussianObservation):
+        # A plain observation of the input is a prior: the same density, without a group of its own to visit.
+        prior = layer.as_prior(x)
+    elif plan.input_sigma is not None:
+        prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
+    if batch.x_seen is not None:
+        unseen = plan.input_prior.broadcast_to(x.shape)
+        prior = unseen if prior is None else prior.where(batch.x_seen, unseen)
+    graph.variable(INPUT, x.shape, start=x, prior=prior)
+    if layer is None and plan.input_sigma is None:
+        graph.observe(INPUT, x, batch.x_seen)
+
+
+def _add_observation(
+    graph: FactorGraph, plan: Plan, batch: Batch, site: Site, variable: Variable, first: bool
+) -> None:
+    layer = plan.observations[site.name]
+    if first:
+        if isinstance(layer, GaussianObservation) and layer.as_prior(batch.x) is not None:
+            return  # laid out as the prior
+        target, seen = batch.x, batch.x_seen
+    else:
+        target, seen = batch.y, batch.y_seen
+    if target is not None:
+        graph.add(_weighted(layer.factor(site.name, variable, target), _both(seen, batch.there), batch))
+
+
+def _both(seen: np.ndarray | None, there: np.ndarray | None) -> np.ndarray | None:
+    if seen is None or there is None:
+        return there if seen is None else seen
+    return seen & there.reshape(there.shape + (1,) * (seen.ndim - 1))
+
+
+def _weighted(factor: Factor, rows: np.ndarray | None, batch: Batch) -> Factor:
+    """A factor whose grid begins with the batch, without the rows (or elements) that are not there."""
+    if rows is None or (batch.there is None and rows.all()):
+        return factor
+    weights = rows.astype(float)
+    return factor.weighted(weights.reshape(weights.shape + (1,) * (len(factor.grid) - weights.ndim)))

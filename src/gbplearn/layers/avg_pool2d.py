@@ -1,0 +1,47 @@
+"""The average-pooling layer.
+
+Energy of example `b`, window `(i, j)` and channel `c`, one factor (M = 1) each, with inputs `x` and outputs `y`:
+
+    E_bijc = (y_bijc - mean_{uv in the window} x_b,Ki+u,Kj+v,c)² / (2 sigma²)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..measurement import Entries, Operator
+from .operators import Identity
+from .window_layer import WindowKind, WindowLayer
+
+
+class AvgPoolKind(WindowKind):
+    """`h = y - mean(window of x)`, measured to be 0. Arguments: `x (B, H, W, C)`, `y (B, h, w, C)`."""
+
+    def reduce(self, x: Array) -> Array:
+        """The mean of each window."""
+        window = (1, *self.windows.kernel, 1)
+        total = lax.reduce_window(x, 0.0, lax.add, window, (1, *self.windows.stride, 1), "valid")
+        return total / math.prod(self.windows.kernel)
+
+    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
+        """-1 / K² everywhere."""
+        x, y = args
+        count = math.prod(self.windows.kernel)
+        return Entries(self.edges(x.shape), jnp.full((1, count), -1 / count, x.dtype)), Identity(y.shape, y.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class AvgPool2D(WindowLayer):
+    """The mean of each `size x size` window, for every channel: `outputs ~ N(mean(window), sigma²)`.
+
+    Arguments as `gbp.MaxPool2D`.
+    """
+
+    label: ClassVar[str] = "avg_pool"
+    kind: ClassVar[type[WindowKind]] = AvgPoolKind
+    linear: ClassVar[bool] = True

@@ -1,0 +1,83 @@
+"""The convolution layer: a window of the inputs explains each output.
+
+Energy of example `b`, place `(i, j)` and filter `c`, one factor (M = 1) each, with inputs `x`, filters `w`, bias `d`,
+outputs `y`, stride `s` and activation function `g`:
+
+    E_bijc = (y_bijc - g(a_bijc))² / (2 sigma²) ,   a_bijc = sum_uvf w_uvfc x_b,si+u,sj+v,f + d_c
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from jax import Array
+
+from ..factor import Factor
+from ..measurement import Shape
+from ..view import Variable
+from ..window_edges import Windows
+from .activation import find_activation
+from .convolution import Convolution, ConvolutionLayer, check_image
+from .layer import Parameter
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv2D(ConvolutionLayer):
+    """A convolution of images `(height, width, channels)`: `outputs ~ N(g(filters * inputs + bias), sigma²)`.
+
+    ```python
+    gbp.Conv2D(16, kernel=5, activation="leaky_relu", sigma=0.01, weight_prior=0.1, bias_prior=0.1, prior=3.0)
+    ```
+
+    **Arguments:**
+
+    - `filters`: number of output channels.
+    - `kernel`, `stride`: of both axes, or a pair `(height, width)`.
+    - `activation`, `sigma`, `weight_prior`, `bias_prior`, `weight_init`, `bias_init`, `prior`: as `gbp.Dense`.
+    - `robust`, `robust_over`: as `gbp.Factor`; axes of `(batch, height, width, filters)`, such as `-1` for one switch a
+        place.
+    - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
+        outside the image is no variable: it counts as 0 and hears nothing.
+    - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
+    """
+
+    padding: str = "valid"
+    name: str | None = None
+    label: ClassVar[str] = "conv"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.padding not in ("valid", "same"):
+            raise ValueError(f"Conv2D: padding must be 'valid' or 'same', got {self.padding!r}")
+
+    def _windows(self, shape: Shape) -> Windows:
+        kernel, stride = self.kernel_size, self.strides
+        if self.padding == "valid":
+            return Windows(kernel, stride)
+        # As many outputs as strides begin inside the image; what is missing lies half before, half after.
+        missing = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(shape, kernel, stride)]
+        before, after = (m // 2 for m in missing), (m - m // 2 for m in missing)
+        return Windows(kernel, stride, before=(next(before), next(before)), after=(next(after), next(after)))
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """`(height, width, filters)`."""
+        check_image("Conv2D", shape)
+        height, width = self._windows(shape).count(shape[:2])
+        if min(height, width) < 1:
+            raise ValueError(f"Conv2D: a kernel of {self.kernel_size} does not fit images {shape}")
+        return height, width, self.filters
+
+    def parameters(self, shape: Shape) -> dict[str, Parameter]:
+        """Filters, and a bias for each output channel."""
+        return self._parameters(shape[2], self.filters)
+
+    def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
+        """`ConvolutionKind` from inputs to outputs."""
+        return self._factor(name, self._windows(inputs.shape[1:]), inputs, parameters, outputs)
+
+    def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array:
+        """`g(w * x + d)`."""
+        total = Convolution(self._windows(x.shape[1:])).of_image(parameters["weight"], x) + parameters["bias"]
+        return find_activation(self.activation)(total)

@@ -1,0 +1,326 @@
+"""Learner: a network that learns from a stream, batch after batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .batch import Batch
+from .filtering import Filtering
+from .gaussian import Gaussian, Numbers
+from .graph import FactorGraph
+from .inference import InferenceError, Result, Status
+from .lay_out import INPUT_PRIOR
+from .layers.softmax import SoftmaxObservation
+from .memory import check_memory, network_memory
+from .network import Sequential
+from .noise import LearnNoise
+from .schedule import Damping, Schedule
+
+# Examples that are predicted at a time.
+PREDICT_BATCH = 200
+# A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
+_MOST_PADDING = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How an update went."""
+
+    status: Status
+    message: str  # the status with its circumstances
+    accepted: bool  # whether the posterior was updated; if not it is as it was before
+    examples: int
+    iterations: int
+    residual: float
+    energy: float  # of all factors and priors at the end
+    energies: dict[str, float]  # of each factor group
+    guard: tuple[str, ...]  # what the guard did
+
+
+class Learner:
+    """Learns a network from a stream of batches, each seen once: the posterior of one is the prior of the next.
+
+    ```python
+    learner = gbp.Learner(net, input_shape=(28, 28, 1))
+    for images, labels in batches:
+        report = learner.update(images, labels)
+    logits = learner.predict(images)
+    ```
+
+    **Arguments:**
+
+    - `net`: `gbp.Sequential(...)`.
+    - `input_shape`: of one example; not needed if the network knows.
+    - `iterations`, `tolerance`, `damping`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`. Parameters
+        and activations want different damping.
+    - `input_sigma`: standard deviation of noise on the inputs; None if they are what they are.
+    - `input_prior`: a Gaussian, what is known of an input that is not observed.
+    - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
+    - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
+    - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables are
+        named after the layers; the batch is the first axis of activations.
+    - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
+    - `seed`: of the random prior means, and of dropout and random schedules.
+    """
+
+    def __init__(
+        self,
+        net: Sequential,
+        input_shape: tuple[int, ...] | None = None,
+        *,
+        iterations: int = 50,
+        tolerance: float = 1e-3,
+        damping: float | Damping = Damping(parameters=0.95, activations=0.5),  # noqa: B008 (it is frozen)
+        dropout: float | Damping = 0.0,
+        schedule: Schedule | None = None,
+        messages: str = "auto",
+        guard: bool = True,
+        input_sigma: float | None = None,
+        input_prior: Gaussian = INPUT_PRIOR,
+        alpha: float = 0.0,
+        process_noise: float = 0.0,
+        forgetting: float = 1.0,
+        parameters: str = "fixed",
+        factors: Callable[[FactorGraph], Any] | None = None,
+        dtype: Any = None,
+        seed: int = 0,
+    ):
+        if not isinstance(net, Sequential):
+            raise TypeError(f"Learner takes a gbp.Sequential, got {type(net).__name__}")
+        if parameters not in ("fixed", "random"):
+            raise ValueError(f"parameters must be 'fixed' or 'random' (at prediction), got {parameters!r}")
+        if messages not in ("auto", "per-edge", "pooled"):
+            raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
+        if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
+            twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
+            raise ValueError(f"input_sigma must be a number > 0: {twice}")
+        self.net, self.input_shape = net, net._input_shape(input_shape)
+        self.filtering = Filtering(alpha, process_noise, forgetting)
+        self.options: dict[str, Any] = {
+            "iterations": iterations,
+            "tolerance": tolerance,
+            "damping": damping,
+            "dropout": dropout,
+            "schedule": schedule,
+            "messages": messages,
+            "guard": guard,
+        }
+        self.parameters, self.factors, self.seed = parameters, factors, seed
+        self.input_sigma, self.input_prior = input_sigma, input_prior
+        self.dtype = FactorGraph(dtype=dtype).dtype
+        self.prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
+        self._posterior = dict(self.prior)
+        self.noise: dict[str, LearnNoise] = net._start_noise(None)
+        self.batches = 0  # that were learnt from
+        self.examples = 0
+        self.failures = 0  # batches that ended badly
+        self._sizes: list[int] = []  # of batches that have been compiled
+
+    @property
+    def posterior(self) -> Mapping[str, Gaussian]:
+        """What is known of each parameter, by name."""
+        return MappingProxyType(self._posterior)
+
+    @property
+    def _inputs(self) -> dict[str, Any]:
+        return {"input_sigma": self.input_sigma, "input_prior": self.input_prior, "factors": self.factors}
+
+    def __repr__(self) -> str:
+        return f"Learner({self.net!r}, batches={self.batches}, examples={self.examples})"
+
+    def update(
+        self,
+        x: Numbers,
+        y: Numbers | None = None,
+        *,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+    ) -> Report:
+        """Learn from a batch, after which it may be thrown away.
+
+        An example without a label teaches a feed-forward layer nothing: only generative layers learn from inputs alone.
+
+        **Arguments:**
+
+        - `x`: inputs `(batch,) + input_shape`, any number of them.
+        - `y`: what the head observes: classes, or values.
+        - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not may
+            be anything, NaN included.
+
+        **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
+        """
+        batch = self._checked(x, y, x_observed, y_observed)
+        if batch.y is None and self.net.head is not None:
+            raise ValueError("update needs y, with y_observed=False for examples without a label")
+        before = self._posterior
+        if self.batches:
+            before = self.filtering.next_prior(before, self.prior)
+        padded = self._padded(batch)
+        needed = network_memory(self.net, self.input_shape, padded.size, self._inputs_fixed(batch))
+        check_memory(needed[self.options["messages"]], f"a batch of {batch.size}")
+        noise = {n: dataclasses.replace(p, weight=p.weight * self.filtering.forgetting) for n, p in self.noise.items()}
+        try:
+            result = self.net.learn(
+                padded,
+                beliefs=before,
+                noise=noise,
+                inputs=self._inputs,
+                seed=self.seed + self.batches,
+                dtype=self.dtype,
+                throw=False,
+                **({"rounds": min(4, self.options["iterations"])} if noise else {}),
+                **self.options,
+            )
+        except InferenceError as error:  # of the noise
+            result = error.result
+        found = {name: result[name] for name in before if name in result}
+        accepted = result.status is not Status.DIVERGED and len(found) == len(before) and _sound(found)
+        if accepted:
+            self._posterior = found
+            self.noise = {n: LearnNoise(result.noise[n], noise[n].weight + batch.measured(n == self.net.head)) for n in noise}
+            self.batches, self.examples = self.batches + 1, self.examples + batch.size
+        else:
+            self.failures += 1
+        return self._report(result, batch, accepted)
+
+    def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:
+        message = result.message
+        if not accepted:
+            message = f"{message}; the posterior is as it was before this batch"
+        trace = result.trace
+        last = {n: float(e[-1]) for n, e in trace.energy.items() if len(e)}
+        total = float(trace.total_energy[-1]) if len(trace.residual) else 0.0
+        return Report(
+            Status.DIVERGED if not accepted else result.status,
+            message,
+            accepted,
+            batch.size,
+            result.iterations,
+            result.residual,
+            total,
+            last,
+            result.guard,
+        )
+
+    def _checked(self, x: Numbers, y: Numbers | None, x_observed: Numbers | None, y_observed: Numbers | None) -> Batch:
+        if np.shape(x)[1:] != self.input_shape:
+            raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
+        return self.net.batch(x, y, x_observed=x_observed, y_observed=y_observed)
+
+    def _inputs_fixed(self, batch: Batch) -> bool:
+        return batch.x_seen is None and self.input_sigma is None and not self.net.observes_input
+
+    def _padded(self, batch: Batch) -> Batch:
+        """The batch with rows of no weight, so that batches of changing size share a few compiled programs."""
+        if self.factors is not None:  # the user's factors know the batch by its size
+            return batch.padded(batch.size)
+        return batch.padded(self._size(batch.size))
+
+    def _size(self, n: int) -> int:
+        """A size that was compiled and wastes not too much; else a new one, a quarter above what was known before."""
+        fitting = [s for s in self._sizes if n <= s and (1 - _MOST_PADDING) * s <= n]
+        if fitting:
+            return min(fitting)
+        smaller = [s for s in self._sizes if s < n]
+        size = max(n, -(-5 * max(smaller) // 4)) if smaller else n
+        self._sizes.append(size)
+        return size
+
+    def predict(self, x: Numbers, *, x_observed: Numbers | None = None, parameters: str | None = None) -> Gaussian:
+        """The belief of the outputs (before the head) by messages: `.mean` and `.std`, a row an example.
+
+        No example depends on another.
+
+        **Arguments:**
+
+        - `x`, `x_observed`: as `update`; any number of examples.
+        - `parameters`: "fixed" or "random"; by default as the learner was told.
+        """
+        parts = []
+        for batch, count in self._portions(x, x_observed):
+            belief = self._infer(batch, parameters)
+            parts.append((np.asarray(belief.eta)[:count], np.asarray(belief.lam)[:count]))
+        eta, lam = (np.concatenate(p) for p in zip(*parts))
+        return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
+
+    def _portions(self, x: Numbers, x_observed: Numbers | None) -> Iterator[tuple[Batch, int]]:
+        whole = self._checked(x, None, x_observed, None)
+        if self.factors is not None:
+            yield whole, whole.size
+            return
+        size = min(PREDICT_BATCH, whole.size) if whole.size not in self._sizes else whole.size
+        size = size if whole.size <= PREDICT_BATCH else PREDICT_BATCH
+        for i in range(0, whole.size, size):
+            seen = None if whole.x_seen is None else whole.x_seen[i : i + size]
+            part = Batch(whole.x[i : i + size], seen)
+            yield part.padded(self._size(part.size) if part.size < PREDICT_BATCH else PREDICT_BATCH), part.size
+
+    def _infer(self, batch: Batch, parameters: str | None) -> Gaussian:
+        # Feed-forward, with the parameters given, nothing can go round in circles: no damping is needed.
+        loops = self.net.generative or self.factors is not None
+        return self.net.predict(
+            batch,
+            self._posterior,
+            parameters=self.parameters if parameters is None else parameters,
+            noise=self.noise,
+            inputs=self._inputs,
+            dtype=self.dtype,
+            iterations=max(200, self.options["iterations"]),
+            tolerance=1e-6,  # so that it does not matter which other examples made it go on
+            damping=self.options["damping"] if loops else 0.0,
+            messages=self.options["messages"],
+        )
+
+    def predict_proba(self, x: Numbers, *, x_observed: Numbers | None = None, parameters: str | None = None) -> Array:
+        """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits."""
+        if not isinstance(self.net.layers[-1], SoftmaxObservation):
+            raise ValueError("predict_proba needs a network that ends with gbp.SoftmaxObservation")
+        return self.net.probabilities(self.predict(x, x_observed=x_observed, parameters=parameters))
+
+    def forward(self, x: Numbers) -> Array:
+        """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with."""
+        inputs = self._checked(x, None, None, None).x
+        out = self.net.forward(inputs, self._posterior)
+        if self.net.output not in out:
+            raise ValueError("a network with generative layers has no forward pass")
+        return out[self.net.output]
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one safetensors file: network, settings, posterior, position in the stream.
+
+        The file appears whole or not at all; the old one stays until the new one is on the disk. Functions (`factors`,
+        an activation of your own) cannot be saved: `factors` must be given again to `load`.
+        """
+        from .checkpoint import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, *, factors: Callable[[FactorGraph], Any] | None = None) -> Learner:
+        """Read what `save` wrote, checked: to go on with it is as if nothing had happened.
+
+        Raises a `gbp.CheckpointError` that says what is wrong with the file. Nothing in it is executed.
+        """
+        from .checkpoint import load
+
+        return load(Path(path), factors)
+
+
+def _sound(beliefs: dict[str, Gaussian]) -> bool:
+    """Whether every belief is finite and proper."""
+    return bool(_all_sound(beliefs))
+
+
+@jax.jit
+def _all_sound(beliefs: dict[str, Gaussian]) -> Array:
+    good = [jnp.all(jnp.isfinite(g.eta) & jnp.isfinite(g.lam) & (g.lam > 0)) for g in beliefs.values()]
+    return jnp.all(jnp.stack(good)) if good else jnp.asarray(True)

@@ -1,0 +1,69 @@
+"""How much memory inference on a network will take, before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .group import is_pooled
+from .network_table import factors_of
+from .sites import INPUT
+
+if TYPE_CHECKING:
+    from .network import Sequential
+
+# Arrays of floats that a visit holds at a time besides the messages: measured on compiled programs, see docs/messages.md.
+_PER_EDGE, _PER_FACTOR = 8, 16
+MODES = ("per-edge", "pooled", "auto")
+
+
+def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, inputs_fixed: bool) -> dict[str, int]:
+    """Bytes for a batch of so many examples, by how messages are kept (float32).
+
+    Messages are counted exactly: two numbers each, twice, since a loop holds its old and its new state; temporary
+    arrays by how many of the size of the largest group a visit was seen to hold.
+    """
+    groups = [f for factors in factors_of(net, input_shape, batch) for f in factors]
+    out = {}
+    for mode in MODES:
+        state, largest = 0, 0
+        for factor in groups:
+            assert factor.layout is not None
+            edges = 0
+            for e, view in zip(factor.layout.edges, factor.views):
+                if inputs_fixed and view.variable.name == INPUT:
+                    continue
+                if is_pooled(mode, factor, e):
+                    state += 2 * e.units + factor.factors
+                else:
+                    edges += factor.factors * e.row
+                    state += 2 * e.units + (0 if e.dense else 2 * factor.factors * e.row)
+            size = factor.factors * (factor.outputs if factor.outputs > 1 else 1)
+            largest = max(largest, _PER_EDGE * edges + _PER_FACTOR * size)
+        out[mode] = 4 * (2 * state + largest)
+    return out
+
+
+def available_memory() -> int | None:
+    """Bytes this process may use: the machine's memory, or the limit of its container; None if unknown."""
+    limits = []
+    try:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        pass
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limits.append(int(text))
+    return min(limits) if limits else None
+
+
+def check_memory(need: int, what: str) -> None:
+    """Raise a `MemoryError` if the machine does not have as much."""
+    have = available_memory()
+    if have is not None and need > have:
+        raise MemoryError(f"{what} needs about {need / 1e9:.1f} GB, this machine has {have / 1e9:.1f} GB: use a smaller batch")

@@ -1,0 +1,204 @@
+"""Edge sets on images: windows that slide over them, and neighbouring pixels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cached_property
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .edges import Edges
+from .linalg import sum_of_others
+
+Pair = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Where windows lie on an image: `(height, width)` each.
+
+    Window `i` covers the places `i stride ... i stride + kernel - 1` of the image, whose pixels were moved apart
+    (`dilation - 1` gaps between them) and given a margin of `before` and `after` places. Gaps and margins are not pixels.
+    """
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    before: Pair = (0, 0)
+    after: Pair = (0, 0)
+
+    def count(self, size: Pair) -> Pair:
+        """How many windows an image of this size has; below 1 if it is too small."""
+        places = [(n - 1) * d + 1 + a + b for n, d, a, b in zip(size, self.dilation, self.before, self.after)]
+        h, w = ((n - k) // s + 1 for n, k, s in zip(places, self.kernel, self.stride))
+        return h, w
+
+    @property
+    def taps(self) -> list[Pair]:
+        """The places of a window, row by row."""
+        return [(u, v) for u in range(self.kernel[0]) for v in range(self.kernel[1])]
+
+    def take(self, x: Array, tap: Pair, size: Pair) -> Array:
+        """What lies at one place of every window: `(B, H, W, ...)` to `(B, h, w, ...)`; 0 for gaps and margins."""
+        zero = jnp.zeros((), x.dtype)
+        spatial = [(b, a, d - 1) for b, a, d in zip(self.before, self.after, self.dilation)]
+        if any(c != (0, 0, 0) for c in spatial):
+            x = lax.pad(x, zero, [(0, 0, 0), *spatial, *[(0, 0, 0)] * (x.ndim - 3)])
+        start = [0, *tap, *[0] * (x.ndim - 3)]
+        ends = [t + (n - 1) * s + 1 for t, n, s in zip(tap, self.count(size), self.stride)]
+        stop = [x.shape[0], *ends, *x.shape[3:]]
+        return lax.slice(x, start, stop, [1, *self.stride, *[1] * (x.ndim - 3)])
+
+    def put(self, e: Array, tap: Pair, size: Pair) -> Array:
+        """The transpose of `take`."""
+        like = jax.ShapeDtypeStruct((e.shape[0], *size, *e.shape[3:]), e.dtype)
+        return jax.linear_transpose(lambda x: self.take(x, tap, size), like)(e)[0]
+
+    def present(self, size: Pair) -> np.ndarray:
+        """Which places of which windows are pixels: `(h, w, taps)`."""
+        axes = []
+        for n, k, s, d, b, count in zip(
+            size, self.kernel, self.stride, self.dilation, self.before, self.count(size), strict=True
+        ):
+            place = np.arange(count)[:, None] * s + np.arange(k) - b
+            axes.append((place >= 0) & (place <= (n - 1) * d) & (place % d == 0))
+        rows, columns = axes
+        both = rows[:, None, :, None] & columns[None, :, None, :]
+        return both.reshape(*both.shape[:2], -1)
+
+
+class WindowEdges(Edges):
+    """The pixels `(B, H, W, C)` in windows that slide over them.
+
+    With `channels` a factor has a window of *all* channels, and there are so many factors at each place: factors
+    `(B, h, w, channels)`, rows `(taps, C)`. Without, a factor has a window of *one* channel: factors `(B, h, w, C)`,
+    rows `(taps,)`.
+    """
+
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
+    windows: Windows = eqx.field(static=True)
+    channels: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def size(self) -> Pair:
+        """Height and width of the image."""
+        return self.unit_shape[1], self.unit_shape[2]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The factors as an array."""
+        return (self.unit_shape[0], *self.windows.count(self.size), self.channels or self.unit_shape[3])
+
+    @property
+    def row(self) -> int:
+        """All taps, of one or all channels."""
+        return math.prod(self.windows.kernel) * (1 if self.channels is None else self.unit_shape[3])
+
+    @property
+    def injective(self) -> bool:
+        """Windows that do not overlap, each in one factor."""
+        apart = all(k <= s for k, s in zip(self.windows.kernel, self.windows.stride)) or self.windows.kernel == (1, 1)
+        return apart and (self.channels or 1) == 1
+
+    @property
+    def dense(self) -> bool:
+        """Windows without gaps between them."""
+        return self.injective and 2 * math.prod(self.grid) * self.row >= self.units
+
+    def present(self) -> Array | None:
+        """Which edges there are `(F, n)`: those to pixels; None if all are."""
+        present = self.windows.present(self.size)
+        if present.all():
+            return None
+        if self.channels is None:
+            wide = jnp.asarray(present)[None, :, :, None, :]
+        else:
+            wide = jnp.asarray(np.repeat(present, self.unit_shape[3], 2))[None, :, :, None, :]
+        return jnp.broadcast_to(wide, (*self.grid, self.row)).reshape(-1, self.row)
+
+    def _join(self, taps: list[Array]) -> Array:
+        """From `(B, h, w, C)` a tap to edges."""
+        if self.channels is None:
+            # Written down tap by tap, and only read as (F, n).
+            return jnp.stack([t.reshape(-1) for t in taps]).T
+        row = jnp.stack(taps, 3)
+        row = row.reshape(*row.shape[:3], 1, self.row)
+        return jnp.broadcast_to(row, (*self.grid, self.row)).reshape(-1, self.row)
+
+    def spread(self, x: Array) -> Array:
+        """Slices of the image; 0 where there is no edge."""
+        return self._join([self.windows.take(x, t, self.size) for t in self.windows.taps])
+
+    def pool(self, e: Array) -> Array:
+        """The transpose of `spread`."""
+        e = jnp.broadcast_to(e, (math.prod(self.grid), self.row))
+        return jax.linear_transpose(self.spread, jax.ShapeDtypeStruct(self.unit_shape, e.dtype))(e)[0]
+
+    def others(self, e: Array) -> Array:
+        """Each tap's edges are laid on the pixels, summed without the one, and taken back."""
+        if self.injective:
+            return jnp.zeros_like(e)
+        taps = self.windows.taps
+        if self.channels is None:
+            slabs = list(jnp.moveaxis(e.reshape(*self.grid, len(taps), 1), 4, 0))
+        else:  # (B, h, w, channels, taps, C) -> of each tap (B, h, w, C, channels)
+            slabs = list(e.reshape(*self.grid, len(taps), -1).transpose(4, 0, 1, 2, 5, 3))
+        home = jnp.stack([self.windows.put(s, t, self.size) for s, t in zip(slabs, taps)], 4)
+        rest = sum_of_others(home.reshape(*self.unit_shape, -1), 4).reshape(home.shape)
+        back = [self.windows.take(rest[..., i, :], t, self.size) for i, t in enumerate(taps)]
+        if self.channels is None:
+            return jnp.stack([b[..., 0] for b in back], -1).reshape(e.shape)
+        return jnp.stack(back, 3).transpose(0, 1, 2, 5, 3, 4).reshape(e.shape)
+
+
+class NeighbourEdges(Edges):
+    """Pairs of units that lie side by side along one axis: a factor has the first and the second of a pair."""
+
+    unit_shape: tuple[int, ...] = eqx.field(static=True)
+    axis: int = eqx.field(static=True)
+
+    @cached_property
+    def grid(self) -> tuple[int, ...]:
+        """The pairs as an array."""
+        return tuple(n - (a == self.axis) for a, n in enumerate(self.unit_shape))
+
+    @property
+    def row(self) -> int:
+        """Two."""
+        return 2
+
+    @property
+    def injective(self) -> bool:
+        """Only if there is one pair along the axis."""
+        return self.unit_shape[self.axis] == 2
+
+    @property
+    def dense(self) -> bool:
+        """A single pair holds all units."""
+        return self.injective
+
+    def spread(self, x: Array) -> Array:
+        """Two slices."""
+        n = self.unit_shape[self.axis]
+        pair = [lax.slice_in_dim(x, i, n - 1 + i, axis=self.axis) for i in (0, 1)]
+        return jnp.stack(pair, -1).reshape(-1, 2)
+
+    def _pad(self, e: Array, before: int, after: int) -> Array:
+        sides = [(before, after, 0) if a == self.axis else (0, 0, 0) for a in range(e.ndim)]
+        return lax.pad(e, jnp.zeros((), e.dtype), sides)
+
+    def pool(self, e: Array) -> Array:
+        """As the first of a pair, and as the second."""
+        e = jnp.broadcast_to(e, (math.prod(self.grid), 2)).reshape(*self.grid, 2)
+        return self._pad(e[..., 0], 0, 1) + self._pad(e[..., 1], 1, 0)
+
+    def others(self, e: Array) -> Array:
+        """The first of a pair is the second of the pair before, and the other way round."""
+        pairs = e.reshape(*self.grid, 2)
+        before, after = self._pad(pairs[..., 1], 1, -1), self._pad(pairs[..., 0], -1, 1)
+        return jnp.stack([before, after], -1).reshape(e.shape)
