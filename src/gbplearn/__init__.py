@@ -2,6 +2,7 @@
 
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
+from .filtering import Filtering
 from .gaussian import Gaussian
 from .graph import FactorGraph
 from .inference import InferenceError, Result, Status, Trace, beliefs, infer, init, step
@@ -17,6 +18,7 @@ from .layers.pairwise_smoothing import PairwiseSmoothing
 from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
 from .layers.upsample2d import Upsample2D
+from .learner import Learner, Report
 from .measurement import Entries, FactorKind, Layout, Operator
 from .network import Sequential
 from .noise import LearnNoise
@@ -38,6 +40,7 @@ __all__ = [
     "Factor",
     "FactorGraph",
     "FactorKind",
+    "Filtering",
     "Gaussian",
     "GaussianObservation",
     "Huber",
@@ -47,6 +50,7 @@ __all__ = [
     "Layout",
     "LeakyRelu",
     "LearnNoise",
+    "Learner",
     "MaxPool2D",
     "Observation",
     "OnMovement",
@@ -57,6 +61,7 @@ __all__ = [
     "Prior",
     "RandomLayers",
     "Relation",
+    "Report",
     "Residual",
     "Result",
     "Schedule",

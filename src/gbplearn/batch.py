@@ -41,7 +41,7 @@ class Batch:
         if self.y is None:
             return np.zeros(self.size, bool)
         seen = np.ones(self.size, bool) if self.y_seen is None else self.y_seen.reshape(self.size, -1).any(1)
-        return seen if self.there is None else seen & self.there
+        return np.asarray(seen if self.there is None else seen & self.there)
 
     def measured(self, head: bool) -> int:
         """How many numbers were observed: of the target, or of the input."""
@@ -108,7 +108,7 @@ def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple
         rows = seen.reshape(shape[0], -1)
         if (rows.any(1) != rows.all(1)).any():
             raise ValueError("y_observed: a class is observed or not, there is no half")
-        seen = rows.all(1)
+        seen = np.asarray(rows.all(1))
     fill = y[seen].reshape(-1, *y.shape[1:])[:1] if layer.whole_rows else np.zeros(1)
     if fill.size == 0:  # no label at all: any class will do, it has no weight
         fill = np.zeros((1, *y.shape[1:])) if y.ndim == 1 else np.full((1, *y.shape[1:]), 1 / y.shape[1])

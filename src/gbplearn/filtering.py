@@ -18,9 +18,9 @@ class Filtering:
 
     With the posterior `N(m, s²)` of a scalar and its original prior `N(m0, s0²)`, in this order:
 
-        forgetting      s² <- s² / forgetting                     every earlier batch counts less
-        process_noise   s² <- s² + process_noise²                 the truth moves: a random walk from batch to batch
-        alpha           m <- (1 - alpha) m + alpha m0 ,  s <- (1 - alpha) s + alpha s0      (alpha = 1 forgets everything)
+        forgetting      s² <- s² / forgetting              every earlier batch counts less
+        process_noise   s² <- s² + process_noise²          the truth moves: a random walk from batch to batch
+        alpha           m <- (1 - alpha) m + alpha m0 ,  s <- (1 - alpha) s + alpha s0    (1 forgets everything)
 
     **Arguments:**
 

@@ -224,8 +224,8 @@ POOLED_MESSAGES = 8
 def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
     """Whether the messages of an edge set are pooled.
 
-    "auto" pools the large edge sets of layers: at least `POOLED_EDGES` edges in all, and at least `POOLED_MESSAGES` into
-    a unit on average. A unit with one edge never is: its pooled message would be the message.
+    "auto" pools the large edge sets of layers: at least `POOLED_EDGES` edges in all, and at least `POOLED_MESSAGES`
+    into a unit on average. Units with one edge never are: their pooled message is the message.
     """
     if messages == "per-edge" or edges.injective:
         return False

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -58,7 +59,9 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         if not isinstance(site.layer, Transform):
             continue
         for name in _of_layer(site, plan.priors):
-            graph.variable(name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts[name], kind="parameter")
+            graph.variable(
+                name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts[name], kind="parameter"
+            )
         graph.variable(
             site.variable,
             (batch.size, *plan.shapes[site.variable]),
@@ -74,8 +77,9 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             own = {n.removeprefix(f"{site.name}/"): known[n] for n in _of_layer(site, plan.priors)}
             factor = site.layer.factor(site.name, known[before], own, known[site.variable])
             above = {s.variable for s in plan.sites[i:]}
-            # Forward layers: what is not observed has nothing to say but its prior, and that is not evidence.
-            silent = plan.learning and not site.layer.generative and not (above & touched)
+            # Forward layers: where nothing is observed above, outputs have nothing to say but their prior, and that is
+            # not evidence. (Without any target this is no learning: then everything is laid out as it stands.)
+            silent = plan.learning and batch.y is not None and not site.layer.generative and not (above & touched)
             graph.add(_weighted(factor, batch.labelled if silent else batch.there, batch))
             before = site.variable
         elif isinstance(site.layer, Relation):
@@ -102,15 +106,13 @@ def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
         prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
     if batch.x_seen is not None:
         unseen = plan.input_prior.broadcast_to(x.shape)
-        prior = unseen if prior is None else prior.where(batch.x_seen, unseen)
+        prior = unseen if prior is None else prior.where(jnp.asarray(batch.x_seen), unseen)
     graph.variable(INPUT, x.shape, start=x, prior=prior)
     if layer is None and plan.input_sigma is None:
         graph.observe(INPUT, x, batch.x_seen)
 
 
-def _add_observation(
-    graph: FactorGraph, plan: Plan, batch: Batch, site: Site, variable: Variable, first: bool
-) -> None:
+def _add_observation(graph: FactorGraph, plan: Plan, batch: Batch, site: Site, variable: Variable, first: bool) -> None:
     layer = plan.observations[site.name]
     if first:
         if isinstance(layer, GaussianObservation) and layer.as_prior(batch.x) is not None:

@@ -27,6 +27,8 @@ from .schedule import Damping, Schedule
 
 # Examples that are predicted at a time.
 PREDICT_BATCH = 200
+# Iterations that predict with a feed-forward network.
+SWEEPS = 10
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
 _MOST_PADDING = 0.75
 
@@ -60,14 +62,14 @@ class Learner:
 
     - `net`: `gbp.Sequential(...)`.
     - `input_shape`: of one example; not needed if the network knows.
-    - `iterations`, `tolerance`, `damping`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`. Parameters
-        and activations want different damping.
+    - `iterations`, `tolerance`, `damping`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
+        Parameters and activations want different damping.
     - `input_sigma`: standard deviation of noise on the inputs; None if they are what they are.
     - `input_prior`: a Gaussian, what is known of an input that is not observed.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
     - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
-    - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables are
-        named after the layers; the batch is the first axis of activations.
+    - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
+        are named after the layers; the batch is the first axis of activations.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
     - `seed`: of the random prior means, and of dropout and random schedules.
     """
@@ -153,8 +155,8 @@ class Learner:
 
         - `x`: inputs `(batch,) + input_shape`, any number of them.
         - `y`: what the head observes: classes, or values.
-        - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not may
-            be anything, NaN included.
+        - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
+            may be anything, NaN included.
 
         **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
         """
@@ -186,7 +188,9 @@ class Learner:
         accepted = result.status is not Status.DIVERGED and len(found) == len(before) and _sound(found)
         if accepted:
             self._posterior = found
-            self.noise = {n: LearnNoise(result.noise[n], noise[n].weight + batch.measured(n == self.net.head)) for n in noise}
+            self.noise = {
+                n: LearnNoise(result.noise[n], noise[n].weight + batch.measured(n == self.net.head)) for n in noise
+            }
             self.batches, self.examples = self.batches + 1, self.examples + batch.size
         else:
             self.failures += 1
@@ -257,15 +261,16 @@ class Learner:
         if self.factors is not None:
             yield whole, whole.size
             return
-        size = min(PREDICT_BATCH, whole.size) if whole.size not in self._sizes else whole.size
-        size = size if whole.size <= PREDICT_BATCH else PREDICT_BATCH
+        size = whole.size if whole.size <= PREDICT_BATCH else PREDICT_BATCH
+        room = self._size(size)
         for i in range(0, whole.size, size):
             seen = None if whole.x_seen is None else whole.x_seen[i : i + size]
             part = Batch(whole.x[i : i + size], seen)
-            yield part.padded(self._size(part.size) if part.size < PREDICT_BATCH else PREDICT_BATCH), part.size
+            yield part.padded(room), part.size
 
     def _infer(self, batch: Batch, parameters: str | None) -> Gaussian:
-        # Feed-forward, with the parameters given, nothing can go round in circles: no damping is needed.
+        # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle it,
+        # for each batch the same number, so that no example depends on how long another one takes.
         loops = self.net.generative or self.factors is not None
         return self.net.predict(
             batch,
@@ -274,8 +279,8 @@ class Learner:
             noise=self.noise,
             inputs=self._inputs,
             dtype=self.dtype,
-            iterations=max(200, self.options["iterations"]),
-            tolerance=1e-6,  # so that it does not matter which other examples made it go on
+            iterations=max(200, self.options["iterations"]) if loops else SWEEPS,
+            tolerance=1e-4 if loops else 0.0,
             damping=self.options["damping"] if loops else 0.0,
             messages=self.options["messages"],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from .sites import INPUT
 if TYPE_CHECKING:
     from .network import Sequential
 
-# Arrays of floats that a visit holds at a time besides the messages: measured on compiled programs, see docs/messages.md.
+# Arrays of floats that a visit holds at a time besides the messages: measured on compiled programs (docs/messages.md).
 _PER_EDGE, _PER_FACTOR = 8, 16
 MODES = ("per-edge", "pooled", "auto")
 
@@ -48,10 +49,8 @@ def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, in
 def available_memory() -> int | None:
     """Bytes this process may use: the machine's memory, or the limit of its container; None if unknown."""
     limits = []
-    try:
+    with contextlib.suppress(ValueError, OSError, AttributeError):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError, AttributeError):
-        pass
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             text = Path(path).read_text().strip()
@@ -66,4 +65,6 @@ def check_memory(need: int, what: str) -> None:
     """Raise a `MemoryError` if the machine does not have as much."""
     have = available_memory()
     if have is not None and need > have:
-        raise MemoryError(f"{what} needs about {need / 1e9:.1f} GB, this machine has {have / 1e9:.1f} GB: use a smaller batch")
+        raise MemoryError(
+            f"{what} needs about {need / 1e9:.1f} GB, this machine has {have / 1e9:.1f} GB: use a smaller batch"
+        )

@@ -59,9 +59,7 @@ def _counts(net: Sequential, input_shape: Shape) -> list[tuple[int, int, int]]:
         for factor in factors:
             assert factor.layout is not None
             heard = zip(factor.layout.edges, factor.views)
-            edges += factor.factors * sum(
-                e.row for e, v in heard if v.variable.name != INPUT or net.observes_input
-            )
+            edges += factor.factors * sum(e.row for e, v in heard if v.variable.name != INPUT or net.observes_input)
         if isinstance(site.layer, Transform):
             parameters = site.layer.parameters(shapes[inputs])
             inputs = site.variable

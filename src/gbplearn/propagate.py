@@ -73,7 +73,7 @@ def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
     """
     step = after - before
     # A step within the rounding of the mean itself is none: else precise variables would never come to rest.
-    rounding = 4 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
+    rounding = 16 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
     step = jnp.where(jnp.abs(step) <= rounding, 0, step)
     if old.block:
         squared = linalg.quadratic(old.lam, step)
@@ -185,7 +185,8 @@ def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
 
 def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
     """Damped message and reaction of a pooled edge set."""
-    assert old.pooled is not None and old.reaction is not None
+    assert old.pooled is not None
+    assert old.reaction is not None
     reaction = weight * old.reaction + (1 - weight) * new.reaction
     return Messages(None, old.pooled.mix(new.message, weight), reaction)
 

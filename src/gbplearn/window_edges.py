@@ -23,7 +23,8 @@ class Windows:
     """Where windows lie on an image: `(height, width)` each.
 
     Window `i` covers the places `i stride ... i stride + kernel - 1` of the image, whose pixels were moved apart
-    (`dilation - 1` gaps between them) and given a margin of `before` and `after` places. Gaps and margins are not pixels.
+    (`dilation - 1` gaps between them) and given a margin of `before` and `after` places. Gaps and margins are no
+    pixels.
     """
 
     kernel: Pair
@@ -32,7 +33,7 @@ class Windows:
     before: Pair = (0, 0)
     after: Pair = (0, 0)
 
-    def count(self, size: Pair) -> Pair:
+    def count(self, size: tuple[int, ...]) -> Pair:
         """How many windows an image of this size has; below 1 if it is too small."""
         places = [(n - 1) * d + 1 + a + b for n, d, a, b in zip(size, self.dilation, self.before, self.after)]
         h, w = ((n - k) // s + 1 for n, k, s in zip(places, self.kernel, self.stride))

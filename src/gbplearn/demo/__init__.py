@@ -9,8 +9,8 @@ from typing import Any
 from ..experiments.experiment import as_text, run
 from ..experiments.regression import Regression
 from ..experiments.xor import Xor
-from ..report.figures import save_figure
 from ..files import make_folder
+from ..report.figures import save_figure
 from ..report.page import Section, write_page
 from ..report.record import Clock, environment, write_json
 from . import denoise, poses

@@ -53,6 +53,7 @@ class Conv2D(ConvolutionLayer):
             raise ValueError(f"Conv2D: padding must be 'valid' or 'same', got {self.padding!r}")
 
     def _windows(self, shape: Shape) -> Windows:
+        check_image("Conv2D", shape)
         kernel, stride = self.kernel_size, self.strides
         if self.padding == "valid":
             return Windows(kernel, stride)
@@ -63,7 +64,6 @@ class Conv2D(ConvolutionLayer):
 
     def output_shape(self, shape: Shape) -> Shape:
         """`(height, width, filters)`."""
-        check_image("Conv2D", shape)
         height, width = self._windows(shape).count(shape[:2])
         if min(height, width) < 1:
             raise ValueError(f"Conv2D: a kernel of {self.kernel_size} does not fit images {shape}")

@@ -1,7 +1,7 @@
 """The generative convolution layer: the outputs explain the inputs.
 
-Energy of example `b`, pixel `(i, j)` and input channel `c`, one factor (M = 1) each, with inputs `x`, outputs `y`, filters
-`w`, bias `d`, stride `s` and activation function `g`:
+Energy of example `b`, pixel `(i, j)` and input channel `c`, one factor (M = 1) each, with inputs `x`, outputs `y`,
+filters `w`, bias `d`, stride `s` and activation function `g`:
 
     E_bijc = (x_bijc - g(a_bijc))² / (2 sigma²) ,   a_bijc = sum_f sum_{pq} w_{sp+m-i, sq+m-j, f, c} y_bpqf + d_c
 
@@ -39,11 +39,11 @@ class ConvTranspose2D(ConvolutionLayer):
     - `kernel`: size of a patch.
     - `stride`: pixels from one patch to the next, 1 ... kernel.
     - `activation`, `sigma`, `weight_prior`, `bias_prior`, `weight_init`, `bias_init`, `prior`: as `gbp.Dense`.
-    - `robust`, `robust_over`: as `gbp.Factor`; axes of the inputs `(batch, height, width, channels)`, such as `-1` for one
-        switch a pixel.
+    - `robust`, `robust_over`: as `gbp.Factor`; axes of the inputs `(batch, height, width, channels)`, such as `-1` for
+        one switch a pixel.
     - `borders`: "full": all patches lie inside the image, so pixels at the border are painted by fewer; `(height -
-        kernel) / stride` must be whole. "valid": patches reach over the border, and every pixel is painted by as many.
-        What lies outside is no variable.
+        kernel) / stride` must be whole. "valid": patches reach over the border, and pixels there are painted like those
+        in the middle. What lies outside is no variable.
     - `name`: of its variables: `name/weight (kernel, kernel, filters, channels)`, `name/bias (channels,)`, and `name`.
     """
 
@@ -58,7 +58,7 @@ class ConvTranspose2D(ConvolutionLayer):
         if any(s > k for s, k in zip(self.strides, self.kernel_size)):
             raise ValueError("ConvTranspose2D: a stride larger than the kernel would leave pixels unexplained")
 
-    def _count(self, size: Pair) -> Pair:
+    def _count(self, size: Shape) -> Pair:
         """Outputs along both axes."""
         out = []
         for n, k, s in zip(size, self.kernel_size, self.strides):
@@ -75,12 +75,13 @@ class ConvTranspose2D(ConvolutionLayer):
 
     def _windows(self, shape: Shape) -> Windows:
         """Of each pixel on the outputs, moved apart by the stride."""
+        check_image("ConvTranspose2D", shape)
         before, after = [], []
         for n, k, s, count in zip(shape, self.kernel_size, self.strides, self._count(shape[:2])):
             margin = k - 1 if self.borders == "full" else 0
             places = (count - 1) * s + 1
             before.append(margin)
-            after.append(n + k - 1 - places - margin)  # negative if the last patches are cut
+            after.append(n + k - 1 - places - margin)
         return Windows(
             self.kernel_size, dilation=self.strides, before=(before[0], before[1]), after=(after[0], after[1])
         )

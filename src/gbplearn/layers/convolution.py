@@ -1,7 +1,7 @@
 """The convolution that `Conv2D` and `ConvTranspose2D` share, each its own way round.
 
-Energy of example `b`, place `(i, j)` and channel `c`, one factor (M = 1) each, with images `x` and `y`, filters `w`, bias
-`d` and activation function `g`:
+Energy of example `b`, place `(i, j)` and channel `c`, one factor (M = 1) each, with images `x` and `y`, filters `w`,
+bias `d` and activation function `g`:
 
     E_bijc = (y_bijc - g(a_bijc))² / (2 sigma²) ,   a_bijc = sum_uvf w_uvfc x_b,i+u,j+v,f + d_c
 
@@ -108,13 +108,15 @@ def as_pair(layer: str, what: str, value: Any) -> Pair:
     pair = (value, value) if isinstance(value, (int, np.integer)) else tuple(value) if np.ndim(value) == 1 else ()
     whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in pair)
     if len(pair) != 2 or not whole or isinstance(value, bool):
-        raise ValueError(f"{layer}: {what} must be a whole number >= 1, or one for height and one for width, got {value!r}")
+        raise ValueError(
+            f"{layer}: {what} must be a whole number >= 1, or one for height and one for width, got {value!r}"
+        )
     return int(pair[0]), int(pair[1])
 
 
 def check_image(layer: str, shape: Shape) -> None:
     """Raise unless an example is an image."""
-    if len(shape) != 3:
+    if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"{layer} needs images (height, width, channels), got {shape}")
 
 

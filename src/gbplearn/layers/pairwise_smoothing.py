@@ -79,6 +79,7 @@ class PairwiseSmoothing(Relation):
 
     def factors(self, name: str, variable: Variable) -> list[Factor]:
         """`DifferenceKind` down and to the right."""
+        self.output_shape(variable.shape[1:])
         return [
             Factor(
                 DifferenceKind(axis),

@@ -1,7 +1,7 @@
 """The upsampling layer: each output explains a patch of the inputs.
 
-Energy of example `b`, output `(i, j)` and channel `c` with inputs `x` and outputs `y`, one factor (M = 1) for each of the
-`K²` terms:
+Energy of example `b`, output `(i, j)` and channel `c` with inputs `x` and outputs `y`, one factor (M = 1) for each of
+the `K²` terms:
 
     E_bijc = sum_{uv < K} (x_b,Ki+u,Kj+v,c - y_bijc)² / (2 sigma²)
 """
