@@ -43,6 +43,13 @@ class Batch:
         seen = np.ones(self.size, bool) if self.y_seen is None else self.y_seen.reshape(self.size, -1).any(1)
         return np.asarray(seen if self.there is None else seen & self.there)
 
+    def rows(self, start: int, stop: int) -> Batch:
+        """Some of the examples."""
+        parts = (self.x, self.x_seen, self.y, self.y_seen, self.there)
+        x, *rest = (None if a is None else a[start:stop] for a in parts)
+        assert x is not None
+        return Batch(x, *rest)
+
     def measured(self, head: bool) -> int:
         """How many numbers were observed: of the target, or of the input."""
         values, seen = (self.y, self.y_seen) if head else (self.x, self.x_seen)

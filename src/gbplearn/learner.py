@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .inference import InferenceError, Result, Status
 from .lay_out import INPUT_PRIOR
+from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
 from .memory import check_memory, network_memory
 from .network import Sequential
@@ -249,33 +251,63 @@ class Learner:
         - `x`, `x_observed`: as `update`; any number of examples.
         - `parameters`: "fixed" or "random"; by default as the learner was told.
         """
+        return self._answer(self._checked(x, None, x_observed, None), parameters, None)
+
+    def query(
+        self,
+        want: str = "output",
+        *,
+        x: Numbers,
+        y: Numbers | None = None,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+        parameters: str | None = None,
+    ) -> Gaussian:
+        """The belief of inputs, outputs or any activation, given what was observed of inputs and targets.
+
+        Pixels that are missing are filled in by generative layers (`gbp.ConvTranspose2D`); a feed-forward first layer
+        can hardly say anything about them, and asking it warns.
+
+        **Arguments:**
+
+        - `want`: "input", "output", or the name of a layer: its outputs.
+        - `x`, `y`, `x_observed`, `y_observed`: as `update`.
+        """
+        names = {"output": self.net.output, **{s.variable: s.variable for s in self.net.sites}, "input": "input"}
+        if want not in names:
+            raise ValueError(f"query: want must be one of {', '.join(names)}, got {want!r}")
+        first = next((layer for layer in self.net.layers if isinstance(layer, Transform)), None)
+        if want == "input" and first is not None and not first.generative:
+            warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
+        return self._answer(self._checked(x, y, x_observed, y_observed), parameters, names[want])
+
+    def _answer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
         parts = []
-        for batch, count in self._portions(x, x_observed):
-            belief = self._infer(batch, parameters)
+        for portion, count in self._portions(batch):
+            belief = self._infer(portion, parameters, want)
             parts.append((np.asarray(belief.eta)[:count], np.asarray(belief.lam)[:count]))
         eta, lam = (np.concatenate(p) for p in zip(*parts))
         return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
 
-    def _portions(self, x: Numbers, x_observed: Numbers | None) -> Iterator[tuple[Batch, int]]:
-        whole = self._checked(x, None, x_observed, None)
+    def _portions(self, whole: Batch) -> Iterator[tuple[Batch, int]]:
         if self.factors is not None:
             yield whole, whole.size
             return
         size = whole.size if whole.size <= PREDICT_BATCH else PREDICT_BATCH
         room = self._size(size)
         for i in range(0, whole.size, size):
-            seen = None if whole.x_seen is None else whole.x_seen[i : i + size]
-            part = Batch(whole.x[i : i + size], seen)
+            part = whole.rows(i, i + size)
             yield part.padded(room), part.size
 
-    def _infer(self, batch: Batch, parameters: str | None) -> Gaussian:
+    def _infer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
         # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle it,
         # for each batch the same number, so that no example depends on how long another one takes.
-        loops = self.net.generative or self.factors is not None
+        loops = self.net.generative or self.factors is not None or batch.y is not None
         return self.net.predict(
             batch,
             self._posterior,
             parameters=self.parameters if parameters is None else parameters,
+            want=want,
             noise=self.noise,
             inputs=self._inputs,
             dtype=self.dtype,

@@ -345,12 +345,13 @@ class Sequential:
         beliefs: Mapping[str, Gaussian],
         *,
         parameters: str = "fixed",
+        want: str | None = None,
         noise: Mapping[str, LearnNoise] | None = None,
         inputs: Mapping[str, Any] | None = None,
         dtype: Any = None,
         **options: Any,
     ) -> Gaussian:
-        """The belief of the outputs for new inputs, by messages; the head is left out.
+        """The belief of the outputs for new inputs, by messages; without targets the head is left out.
 
         No example depends on another: parameters are fixed, or held at their beliefs, and nothing else is shared.
 
@@ -359,6 +360,7 @@ class Sequential:
         - `x`, `inputs`, `dtype`: as `net.graph`.
         - `beliefs`: of all parameters: the `Result` of training, or Gaussians by name.
         - `parameters`: "fixed" at their means, or "random", with their uncertainty.
+        - `want`: name of another variable to ask for, such as "input" where pixels are missing.
         - `noise`: what is known of the noise of inputs that learn theirs.
         - `options`: for `gbp.infer`: iterations, tolerance, damping, ...
         """
@@ -369,9 +371,9 @@ class Sequential:
         if missing:
             raise ValueError(f"predict needs the beliefs of all parameters: '{missing[0]}' is missing")
         known = {**self._start_noise(beliefs), **(noise or {})}
-        now = {name: n.start for name, n in known.items() if name != self.head}
+        now = {name: n.start for name, n in known.items() if name != self.head or batch.y is not None}
         graph = self.graph(batch, parameters=parameters, beliefs=beliefs, noise=now, inputs=inputs, dtype=dtype)
-        return infer(graph, **options)[self.output]
+        return infer(graph, **options)[self.output if want is None else want]
 
     def memory(self, batch: int, input_shape: Shape | None = None) -> dict[str, int]:
         """Bytes that learning from a batch of so many examples takes, by how messages are kept.
