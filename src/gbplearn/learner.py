@@ -30,7 +30,7 @@ from .schedule import Damping, Schedule
 # Examples that are predicted at a time.
 PREDICT_BATCH = 200
 # Iterations that predict with a feed-forward network.
-SWEEPS = 10
+SWEEPS = 5
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
 _MOST_PADDING = 0.75
 
@@ -128,6 +128,7 @@ class Learner:
         self.examples = 0
         self.failures = 0  # batches that ended badly
         self._sizes: list[int] = []  # of batches that have been compiled
+        self.note: dict[str, Any] = {}  # the user's own numbers and strings, that go into checkpoints
 
     @property
     def posterior(self) -> Mapping[str, Gaussian]:
@@ -335,7 +336,8 @@ class Learner:
         """Write everything to one safetensors file: network, settings, posterior, position in the stream.
 
         The file appears whole or not at all; the old one stays until the new one is on the disk. Functions (`factors`,
-        an activation of your own) cannot be saved: `factors` must be given again to `load`.
+        an activation of your own) cannot be saved: `factors` must be given again to `load`. `learner.note`, numbers and
+        strings by name, goes along.
         """
         from .checkpoint import save
 
