@@ -3,101 +3,120 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.collections import EllipseCollection
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Rectangle
 
-from ..report.figures import BLUE, GREEN, GREY, ORANGE, PALE
-from .denoise import Denoised, psnr
-from .poses import Fitted, position_rmse
+from ..experiments.digits import label_curves
+from ..report.figures import BLUE, GREEN, GREY, ORANGE
+from .classify import Classified, most_uncertain
+from .fill_in import Filled
 
 
-def draw_denoised(d: Denoised) -> Figure:
-    """Pictures above, and below what inference says of its own work."""
-    figure = Figure(figsize=(9.6, 7.3))
-    axes = figure.subplots(
-        2, 3, gridspec_kw={"left": 0.02, "right": 0.98, "top": 0.95, "bottom": 0.11, "wspace": 0.06, "hspace": 0.12}
-    )
-    shown = (
-        (axes[0, 0], d.clean, "clean"),
-        (axes[0, 1], d.noisy, f"noisy: {psnr(d.noisy, d.clean):.1f} dB"),
-        (axes[0, 2], d.median, f"3 × 3 median: {psnr(d.median, d.clean):.1f} dB"),
-        (axes[1, 0], d.mean, f"GBP mean: {psnr(d.mean, d.clean):.1f} dB"),
-    )
-    for ax, image, title in shown:
-        ax.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        ax.set_title(title)
-
-    ax = axes[1, 1]
-    kinds = (
-        ("white", "", None),
-        (BLUE, "corrupt, rejected", d.rejected & d.corrupt),
-        (ORANGE, "corrupt, kept", ~d.rejected & d.corrupt),
-        (GREEN, "intact, rejected", d.rejected & ~d.corrupt),
-    )
-    which = sum(i * mask for i, (_, _, mask) in enumerate(kinds) if mask is not None)
-    colours = ListedColormap([colour for colour, _, _ in kinds])
-    ax.imshow(which, cmap=colours, vmin=-0.5, vmax=len(kinds) - 0.5, interpolation="nearest")
-    ax.set_title("observations GBP rejected")
-    patches = [Patch(color=c, label=f"{label}: {mask.sum()}") for c, label, mask in kinds if mask is not None]
-    ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), fontsize=8, frameon=False)
-
-    ax = axes[1, 2]
-    # The few largest values would leave the rest without contrast.
-    shades = ax.imshow(d.std, cmap="viridis", vmin=0, vmax=float(np.quantile(d.std, 0.995)), interpolation="nearest")
-    ax.set_title("GBP standard deviation")
-    place = ax.inset_axes((0.05, -0.1, 0.9, 0.05))
-    bar = figure.colorbar(shades, cax=place, orientation="horizontal", extend="max")
-    bar.set_label("grey levels, 0 to 1", fontsize=8)
-    bar.ax.tick_params(labelsize=8)
-    for ax in axes.flat:
-        ax.set_xticks([])
-        ax.set_yticks([])
+def draw_curves(c: Classified) -> Figure:
+    """Test accuracy after each batch."""
+    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+    ax = figure.subplots()
+    seen, found = c.stream.seen, c.metrics()
+    for curve, colour, style, label in (
+        (c.curve, BLUE, "-", "GBP, all labels"),
+        (c.half_curve, GREEN, "-", "GBP, half of the labels"),
+        (c.adam_curve, ORANGE, "--", "Adam, all labels"),
+        (c.adam_half_curve, GREY, "--", "Adam, half of the labels"),
+    ):
+        ax.plot(seen, curve, style, color=colour, linewidth=1.8, label=f"{label}: {curve[-1]:.1%}")
+    for labels, colour in (("all labels", BLUE), ("half of the labels", GREEN)):
+        accuracy = found[f"{labels}/messages"]
+        ax.plot(
+            seen[-1],
+            accuracy,
+            "o",
+            color=colour,
+            markersize=7,
+            clip_on=False,
+            zorder=3,
+            label=f"GBP, {labels}, at the end by messages: {accuracy:.1%}",
+        )
+    least = min(curve.min() for curve in (c.curve, c.half_curve, c.adam_curve, c.adam_half_curve))
+    ax.set_ylim(np.floor(10 * least) / 10, 1)
+    label_curves(ax)
+    ax.set_title("Each image seen once; curves of GBP by a forward pass of the posterior means", fontsize=10)
     return figure
 
 
-def draw_fitted(f: Fitted) -> Figure:
-    """True path, odometry and estimate, with ellipses of two standard deviations and the loop closures."""
-    figure = Figure(figsize=(8.4, 6.4), layout="constrained")
-    ax = figure.subplots()
-    truth, start, mean = f.drive.path, f.drive.start, f.mean
-    before, after = position_rmse(start, truth), position_rmse(mean, truth)
-    for wrong, style, colour, label in (
-        (False, "-", GREEN, "loop closure"),
-        (True, "--", ORANGE, "wrong loop closure"),
+def draw_filters(c: Classified) -> Figure:
+    """Posterior mean and standard deviation of every filter of the first layer."""
+    belief = c.learner.posterior["conv/weight"]
+    mean, std = (np.moveaxis(np.asarray(a)[:, :, 0], -1, 0) for a in (belief.mean, belief.std))
+    columns = 8
+    rows = -(-len(mean) // columns)
+    figure = Figure(figsize=(8.4, 1.15 * 2 * rows + 0.9), layout="constrained")
+    top, bottom = np.asarray(figure.subfigures(2, 1))
+    largest = float(np.abs(mean).max())
+    for part, images, title, colours, span in (
+        (top, mean, "mean", "RdBu_r", (-largest, largest)),
+        (bottom, std, "standard deviation", "viridis", (0.0, float(std.max()))),
     ):
-        for number, (i, j) in enumerate(f.drive.pairs[f.drive.wrong == wrong]):
-            line = ax.plot(*mean[[i, j], :2].T, style, color=colour, linewidth=1.4, zorder=2)[0]
-            line.set_label(label if number == 0 else None)
-    ax.plot(*truth[:, :2].T, color=PALE, linewidth=6, label="true path", zorder=0)
-    ax.plot(*start[:, :2].T, ":", color=GREY, linewidth=1.5, label=f"odometry: {before:.2f} m RMSE", zorder=1)
-    ax.plot(*mean[:, :2].T, ".-", color=BLUE, linewidth=1.2, markersize=4, label=f"GBP: {after:.2f} m RMSE", zorder=4)
+        axes = np.asarray(part.subplots(rows, columns)).reshape(-1)
+        for ax in axes:
+            ax.set_axis_off()
+        shades = None
+        for ax, image in zip(axes, images):
+            shades = ax.imshow(image, cmap=colours, vmin=span[0], vmax=span[1])
+        part.suptitle(f"posterior {title}", fontsize=10)
+        if shades is not None:
+            part.colorbar(shades, ax=axes.tolist(), shrink=0.9)
+    return figure
 
-    every = max(1, len(mean) // 30)
-    values, vectors = np.linalg.eigh(f.covariance[::every, :2, :2])
-    widths = 4 * np.sqrt(np.maximum(values, 0))  # from minus to plus two standard deviations
-    angles = np.degrees(np.arctan2(vectors[:, 1, 1], vectors[:, 0, 1]))
-    ax.add_collection(
-        EllipseCollection(
-            widths[:, 1],
-            widths[:, 0],
-            angles,
-            units="xy",
-            offsets=mean[::every, :2],
-            offset_transform=ax.transData,
-            facecolor=BLUE,
-            edgecolor="none",
-            alpha=0.3,
-            zorder=1,
+
+def draw_filled(f: Filled) -> Figure:
+    """One test digit of each class: what was seen, what was filled in, how sure it is, and the truth."""
+    chosen = f.one_of_each()
+    figure = Figure(figsize=(9.6, 4.3), layout="constrained")
+    axes = figure.subplots(4, len(chosen), squeeze=False)
+    hidden = ~f.seen[..., 0]
+    column = int(np.flatnonzero(hidden.any(0))[0]) - 0.5
+    size = hidden.shape
+    span = [float(edge(f.std[:, ~f.seen])) for edge in (np.min, np.max)]
+    shades = None
+    for j, i in enumerate(chosen):
+        image = np.ma.masked_where(hidden, f.images[i, ..., 0])
+        grey = {"cmap": "gray", "vmin": 0, "vmax": 1}
+        axes[0, j].imshow(image, **grey)
+        axes[0, j].add_patch(
+            Rectangle(
+                (column, -0.5),
+                size[1] - 0.5 - column,
+                size[0],
+                facecolor="#cfe3f2",
+                edgecolor="white",
+                hatch="///",
+                lw=0,
+            )
         )
-    )
-    handles, labels = ax.get_legend_handles_labels()
-    handles.append(Patch(facecolor=BLUE, alpha=0.3))
-    labels.append("GBP: 2 standard deviations")
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    ax.set_aspect("equal")
-    ax.set_xlabel("x in metres")
-    ax.set_ylabel("y in metres")
-    ax.spines[["top", "right"]].set_visible(False)
+        axes[1, j].imshow(f.mean[i, ..., 0], **grey)
+        std = np.ma.masked_where(~hidden, f.std[i, ..., 0])
+        shades = axes[2, j].imshow(std, cmap="viridis", vmin=span[0], vmax=span[1])
+        axes[3, j].imshow(f.images[i, ..., 0], **grey)
+        for ax in axes[1:, j]:
+            ax.axvline(column, color=ORANGE, linewidth=1)
+    for ax, title in zip(axes[:, 0], ("seen", "filled in", "standard\ndeviation", "truth")):
+        ax.set_ylabel(title, rotation=0, ha="right", va="center")
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+    if shades is not None:
+        figure.colorbar(shades, ax=axes[2].tolist(), aspect=6)
+    return figure
+
+
+def draw_uncertain(c: Classified, count: int = 12) -> Figure:
+    """The test digits with the largest predictive entropy."""
+    figure = Figure(figsize=(8.4, 4.0), layout="constrained")
+    for ax, i in zip(figure.subplots(2, count // 2).flat, most_uncertain(c.probabilities, count)):
+        p, truth = c.probabilities[i], int(c.stream.test_y[i])
+        said = int(p.argmax())
+        ax.imshow(c.stream.test_x[i, ..., 0], cmap="gray", vmin=0, vmax=1)
+        ax.set_title(f"true {truth}, said {said}\n({p[said]:.0%})", fontsize=9, color=BLUE if said == truth else ORANGE)
+        ax.set_xticks([])
+        ax.set_yticks([])
     return figure

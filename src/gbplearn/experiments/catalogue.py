@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ..report.page import write_page
+from .digits import Digits
 from .experiment import Experiment, as_text, run, table_rows
 from .regression import Regression
 from .xor import Xor
 
-EXPERIMENTS: dict[str, type[Experiment]] = {e.name: e for e in (Xor, Regression)}
+EXPERIMENTS: dict[str, type[Experiment]] = {e.name: e for e in (Xor, Regression, Digits)}
 
 
 def run_by_name(name: str, seeds: int | None, out: Path, ledger: Path) -> dict[str, Any]:

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 _PERIOD = 60.0  # seconds
 
 
-def progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """Go through `items` and say how far on stderr."""
+def progress(
+    items: Sequence[T], label: str, *, tell: Callable[[], str] | None = None, period: float = _PERIOD
+) -> Iterator[T]:
+    """Go through `items` and say how far on stderr.
+
+    **Arguments:**
+
+    - `tell`: more to say, such as what was reached so far.
+    - `period`: seconds from line to line where there is no terminal.
+    """
     if sys.stderr.isatty():
         from tqdm import tqdm
 
-        yield from tqdm(items, desc=label)
+        bar = tqdm(items, desc=label)
+        for item in bar:
+            yield item
+            if tell is not None:
+                bar.set_postfix_str(tell())
         return
     begin = last = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()
-        if done and now - last >= _PERIOD:
+        if done and now - last >= period:
             last = now
-            print(f"{label}: {done} of {len(items)}, {now - begin:.0f} s", file=sys.stderr, flush=True)
+            more = "" if tell is None else f", {tell()}"
+            print(f"{label}: {done} of {len(items)}, {now - begin:.0f} s{more}", file=sys.stderr, flush=True)
         yield item

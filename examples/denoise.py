@@ -4,21 +4,27 @@ Every pixel is a variable. It is observed once, and it is like its four neighbou
 the two kinds can pull decides which observations are rejected: a neighbour pulls with at most `N / sigma` (Huber), an
 observation holds on up to `N / sigma` (Tukey) and then lets go. Here an observation holds against three neighbours:
 a pixel on an edge (one neighbour against it) or in a corner (two) keeps its value, a lone wrong one (four) does not.
+
+    python examples/denoise.py FOLDER
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from ..factor import Factor
-from ..graph import FactorGraph
-from ..inference import Result, infer
-from ..robust import Huber, Tukey
+import gbplearn as gbp
+from gbplearn.files import make_folder
+from gbplearn.report.figures import BLUE, GREEN, ORANGE, save_figure
 
 Image = Float[np.ndarray, "height width"]
 Mask = Bool[np.ndarray, "height width"]
@@ -51,7 +57,7 @@ class Denoised:
     mean: Image
     std: Image
     rejected: Mask  # observations that the robust energy switched off
-    result: Result
+    result: gbp.Result
     seconds: float
 
     def metrics(self) -> dict[str, float | int | str]:
@@ -112,8 +118,8 @@ def denoise(seed: int, settings: Settings) -> Denoised:
     noisy = np.where(corrupt, rng.random(clean.shape), clean)
 
     begin = time.perf_counter()
-    kernel = Tukey(settings.pixel_threshold, match="gradient")
-    result = infer(
+    kernel = gbp.Tukey(settings.pixel_threshold, match="gradient")
+    result = gbp.infer(
         pixel_graph(noisy, settings, kernel), iterations=settings.iterations, damping=settings.damping, throw=False
     )
     mean = np.asarray(result["x"].mean, float)
@@ -133,14 +139,14 @@ def denoise(seed: int, settings: Settings) -> Denoised:
     )
 
 
-def pixel_graph(noisy: Image, settings: Settings, kernel: Tukey) -> FactorGraph:
+def pixel_graph(noisy: Image, settings: Settings, kernel: gbp.Tukey) -> gbp.FactorGraph:
     """Pixels, their observations, and smoothness between neighbours."""
-    graph = FactorGraph()
+    graph = gbp.FactorGraph()
     # No prior, and the picture as start: the robust energies are first judged there. From a prior at mid-grey all
     # observations would look wrong.
     x = graph.variable("x", noisy.shape, start=noisy)
     graph.add(
-        Factor(
+        gbp.Factor(
             _itself,
             (x[:].reshape(-1),),
             y=noisy.reshape(-1),
@@ -152,11 +158,11 @@ def pixel_graph(noisy: Image, settings: Settings, kernel: Tukey) -> FactorGraph:
     )
     for name, one, other in (("across", x[:, :-1], x[:, 1:]), ("down", x[:-1], x[1:])):
         graph.add(
-            Factor(
+            gbp.Factor(
                 _difference,
                 (one.reshape(-1), other.reshape(-1)),
                 sigma=settings.smooth_sigma,
-                robust=Huber(settings.smooth_threshold, match="gradient"),
+                robust=gbp.Huber(settings.smooth_threshold, match="gradient"),
                 linear=True,
                 name=name,
             )
@@ -170,3 +176,63 @@ def _itself(a):
 
 def _difference(a, b):
     return b - a
+
+
+def draw(d: Denoised) -> Figure:
+    """Pictures above, and below what inference says of its own work."""
+    figure = Figure(figsize=(9.6, 7.3))
+    axes = figure.subplots(
+        2, 3, gridspec_kw={"left": 0.02, "right": 0.98, "top": 0.95, "bottom": 0.11, "wspace": 0.06, "hspace": 0.12}
+    )
+    shown = (
+        (axes[0, 0], d.clean, "clean"),
+        (axes[0, 1], d.noisy, f"noisy: {psnr(d.noisy, d.clean):.1f} dB"),
+        (axes[0, 2], d.median, f"3 × 3 median: {psnr(d.median, d.clean):.1f} dB"),
+        (axes[1, 0], d.mean, f"GBP mean: {psnr(d.mean, d.clean):.1f} dB"),
+    )
+    for ax, image, title in shown:
+        ax.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        ax.set_title(title)
+
+    ax = axes[1, 1]
+    kinds = (
+        ("white", "", None),
+        (BLUE, "corrupt, rejected", d.rejected & d.corrupt),
+        (ORANGE, "corrupt, kept", ~d.rejected & d.corrupt),
+        (GREEN, "intact, rejected", d.rejected & ~d.corrupt),
+    )
+    which = sum(i * mask for i, (_, _, mask) in enumerate(kinds) if mask is not None)
+    colours = ListedColormap([colour for colour, _, _ in kinds])
+    ax.imshow(which, cmap=colours, vmin=-0.5, vmax=len(kinds) - 0.5, interpolation="nearest")
+    ax.set_title("observations GBP rejected")
+    patches = [Patch(color=c, label=f"{label}: {mask.sum()}") for c, label, mask in kinds if mask is not None]
+    ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), fontsize=8, frameon=False)
+
+    ax = axes[1, 2]
+    # The few largest values would leave the rest without contrast.
+    shades = ax.imshow(d.std, cmap="viridis", vmin=0, vmax=float(np.quantile(d.std, 0.995)), interpolation="nearest")
+    ax.set_title("GBP standard deviation")
+    place = ax.inset_axes((0.05, -0.1, 0.9, 0.05))
+    bar = figure.colorbar(shades, cax=place, orientation="horizontal", extend="max")
+    bar.set_label("grey levels, 0 to 1", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("out", nargs="?", type=Path, default=Path("."), help="folder for the pictures")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise")
+    asked = parser.parse_args()
+    make_folder(asked.out)
+    result = denoise(asked.seed, Settings())
+    for name, value in result.metrics().items():
+        print(f"{name:16}  {value:.4g}" if isinstance(value, float) else f"{name:16}  {value}")
+    print(*save_figure(draw(result), asked.out, "denoise"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

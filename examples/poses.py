@@ -4,21 +4,27 @@ Odometry says how each pose follows from the last one; its errors add up. Loop c
 to a much earlier one. A few of them are wrong, as when two places look alike: a robust energy has to find out which.
 
 On a graph with loops belief propagation counts evidence more than once: the means are good, the covariances too small.
+
+    python examples/poses.py FOLDER
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from matplotlib.collections import EllipseCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from ..factor import Factor
-from ..graph import FactorGraph
-from ..inference import Result, infer
-from ..robust import Tukey
+import gbplearn as gbp
+from gbplearn.files import make_folder
+from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
 
 Poses = Float[np.ndarray, "n 3"]  # x and y in metres, heading in radians
 
@@ -59,7 +65,7 @@ class Fitted:
     drive: Drive
     mean: Poses
     covariance: Float[np.ndarray, "n 3 3"]
-    result: Result
+    result: gbp.Result
     seconds: float
 
     def metrics(self) -> dict[str, float | int | str]:
@@ -130,25 +136,27 @@ def fit(seed: int, settings: Settings) -> Fitted:
     """Drive, and fit the poses to what was measured."""
     driven = drive(seed, settings)
     begin = time.perf_counter()
-    result = infer(pose_graph(driven, settings), iterations=settings.iterations, damping=settings.damping, throw=False)
+    result = gbp.infer(
+        pose_graph(driven, settings), iterations=settings.iterations, damping=settings.damping, throw=False
+    )
     mean = np.asarray(result["pose"].mean, float)
     seconds = time.perf_counter() - begin
     return Fitted(driven, mean, np.asarray(result["pose"].covariance, float), result, seconds)
 
 
-def pose_graph(driven: Drive, settings: Settings) -> FactorGraph:
+def pose_graph(driven: Drive, settings: Settings) -> gbp.FactorGraph:
     """Poses without a prior: the first is anchored, odometry and closures hold the others."""
-    graph = FactorGraph()
+    graph = gbp.FactorGraph()
     x = graph.variable("pose", driven.start.shape, block=True, start=driven.start)
-    graph.add(Factor(_itself, (x[0:1],), y=driven.start[0], sigma=_ANCHOR_SIGMA, linear=True, name="anchor"))
-    graph.add(Factor(_off, (driven.odometry, x[:-1], x[1:]), sigma=settings.odometry_sigma, name="odometry"))
+    graph.add(gbp.Factor(_itself, (x[0:1],), y=driven.start[0], sigma=_ANCHOR_SIGMA, linear=True, name="anchor"))
+    graph.add(gbp.Factor(_off, (driven.odometry, x[:-1], x[1:]), sigma=settings.odometry_sigma, name="odometry"))
     one, other = driven.pairs.T
     graph.add(
-        Factor(
+        gbp.Factor(
             _off,
             (driven.closures, x[one], x[other]),
             sigma=settings.closure_sigma,
-            robust=Tukey(settings.threshold),
+            robust=gbp.Tukey(settings.threshold),
             name="closures",
         )
     )
@@ -165,3 +173,65 @@ def _off(measured, a, b):
     turn = b[2] - a[2] - measured[2]
     ahead, left = c * d[0] + s * d[1], c * d[1] - s * d[0]
     return jnp.stack([ahead - measured[0], left - measured[1], jnp.arctan2(jnp.sin(turn), jnp.cos(turn))])
+
+
+def draw(f: Fitted) -> Figure:
+    """True path, odometry and estimate, with ellipses of two standard deviations and the loop closures."""
+    figure = Figure(figsize=(8.4, 6.4), layout="constrained")
+    ax = figure.subplots()
+    truth, start, mean = f.drive.path, f.drive.start, f.mean
+    before, after = position_rmse(start, truth), position_rmse(mean, truth)
+    for wrong, style, colour, label in (
+        (False, "-", GREEN, "loop closure"),
+        (True, "--", ORANGE, "wrong loop closure"),
+    ):
+        for number, (i, j) in enumerate(f.drive.pairs[f.drive.wrong == wrong]):
+            line = ax.plot(*mean[[i, j], :2].T, style, color=colour, linewidth=1.4, zorder=2)[0]
+            line.set_label(label if number == 0 else None)
+    ax.plot(*truth[:, :2].T, color=PALE, linewidth=6, label="true path", zorder=0)
+    ax.plot(*start[:, :2].T, ":", color=GREY, linewidth=1.5, label=f"odometry: {before:.2f} m RMSE", zorder=1)
+    ax.plot(*mean[:, :2].T, ".-", color=BLUE, linewidth=1.2, markersize=4, label=f"GBP: {after:.2f} m RMSE", zorder=4)
+
+    every = max(1, len(mean) // 30)
+    values, vectors = np.linalg.eigh(f.covariance[::every, :2, :2])
+    widths = 4 * np.sqrt(np.maximum(values, 0))  # from minus to plus two standard deviations
+    angles = np.degrees(np.arctan2(vectors[:, 1, 1], vectors[:, 0, 1]))
+    ax.add_collection(
+        EllipseCollection(
+            widths[:, 1],
+            widths[:, 0],
+            angles,
+            units="xy",
+            offsets=mean[::every, :2],
+            offset_transform=ax.transData,
+            facecolor=BLUE,
+            edgecolor="none",
+            alpha=0.3,
+            zorder=1,
+        )
+    )
+    handles, labels = ax.get_legend_handles_labels()
+    handles.append(Patch(facecolor=BLUE, alpha=0.3))
+    labels.append("GBP: 2 standard deviations")
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    ax.set_aspect("equal")
+    ax.set_xlabel("x in metres")
+    ax.set_ylabel("y in metres")
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("out", nargs="?", type=Path, default=Path("."), help="folder for the pictures")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise")
+    asked = parser.parse_args()
+    make_folder(asked.out)
+    result = fit(asked.seed, Settings())
+    for name, value in result.metrics().items():
+        print(f"{name:16}  {value:.4g}" if isinstance(value, float) else f"{name:16}  {value}")
+    print(*save_figure(draw(result), asked.out, "poses"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The scripts in examples/: what they compute, and that they run as a user runs them."""
+
+import importlib.util
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+FOLDER = pathlib.Path(__file__).parent.parent / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module
+    spec.loader.exec_module(module)
+    return module
+
+
+denoise, poses = load("denoise"), load("poses")
+
+
+def test_denoise_beats_the_median_filter():
+    result = denoise.denoise(0, denoise.Settings(side=48))
+    found = result.metrics()
+    assert found["psnr_gbp"] > found["psnr_noisy"] + 5
+    assert found["psnr_gbp"] > found["psnr_median"]
+    assert found["status"] == "converged"
+    assert len(denoise.draw(result).axes) >= 6
+
+
+def test_poses_straighten_the_path_and_are_drawn(tmp_path, capsys, monkeypatch):
+    small = poses.Settings(poses=50, closures=12, wrong=2)
+    monkeypatch.setattr(poses, "Settings", lambda: small)
+    monkeypatch.setattr(sys, "argv", ["poses.py", str(tmp_path / "new")])
+    poses.main()
+    printed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines() if "  " in line)
+    assert float(printed["rmse_gbp"]) < 0.5 * float(printed["rmse_odometry"])
+    assert printed["status"] == "converged"
+    assert (tmp_path / "new" / "poses.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "new" / "poses.svg").read_bytes()
+
+
+def test_median_filter_takes_the_middle_of_nine():
+    image = np.random.default_rng(0).random((5, 6))
+    filtered = denoise.median_filter(image)
+    assert filtered[2, 3] == np.median(image[1:4, 2:5])
+    assert filtered[0, 0] == np.median(image[[0, 0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 1, 0, 0, 1]])
+
+
+def test_psnr_of_a_known_error():
+    assert denoise.psnr(np.full((4, 4), 0.6), np.full((4, 4), 0.5)) == pytest.approx(20.0)
+
+
+def test_scene_is_the_same_each_time_and_has_edges_and_shades():
+    image = denoise.scene(64)
+    assert np.array_equal(image, denoise.scene(64))
+    assert image.min() >= 0
+    assert image.max() <= 1
+    steps = np.abs(np.diff(image, axis=1))
+    assert steps.max() > 0.3
+    assert ((steps > 0) & (steps < 0.05)).mean() > 0.1
+
+
+def test_true_path_has_no_residual_but_at_wrong_closures():
+    exact = poses.Settings(odometry_sigma=(1e-9,) * 3, closure_sigma=(1e-9,) * 3)
+    driven = poses.drive(0, exact)
+    assert np.allclose(driven.start[:, :2], driven.path[:, :2], atol=1e-5)
+    measured = poses.relative(driven.path[driven.pairs[:, 0]], driven.path[driven.pairs[:, 1]])
+    off = np.linalg.norm((measured - driven.closures)[:, :2], axis=1)
+    assert (off[~driven.wrong] < 1e-6).all()
+    assert (off[driven.wrong] > 3).all()  # poses more than 5 m apart, said to be within sqrt(2) m
+    assert driven.wrong.sum() == 4
