@@ -172,7 +172,8 @@ class Learner:
         padded = self._padded(batch)
         needed = network_memory(self.net, self.input_shape, padded.size, self._inputs_fixed(batch))
         check_memory(needed[self.options["messages"]], f"a batch of {batch.size}")
-        noise = {n: dataclasses.replace(p, weight=p.weight * self.filtering.forgetting) for n, p in self.noise.items()}
+        kept = self.filtering.forgetting if self.batches else 1.0
+        noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
         try:
             result = self.net.learn(
                 padded,

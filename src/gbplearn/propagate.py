@@ -223,11 +223,13 @@ def visit(
         first = {n: jnp.where(visits == 0, problem.start[n], means[n]) for n in means if n in problem.started}
         points, stored = _refresh(options, state, g, {**means, **first}, old)
         linear = _linearise(problem, g, points)
-    variance = state.noise[g]
+    variance, restless = state.noise[g], None
     heard = group.spread_of(problem.held, linear)
     if variance is not None and group.noise_prior is not None:
         weight = jnp.max(jnp.stack(options.damping[g]))
+        before = variance
         variance = learn_noise(group, linear, seen, reactions, points, heard, variance, weight)
+        restless = jnp.abs(jnp.log(variance / before)) / (1 - weight)  # undamped, like the change of a belief
         group = group.with_noise(variance)
     if means is not None:
         measured = group.measure(_every_factor(group, group.y - linear.value))
@@ -274,7 +276,7 @@ def visit(
             means = {name: mean(name, old[name]) for name in group.variables}
         full = {name: _product([inbound[name], *(proposed[s] for s in same[name])]) for name in group.variables}
         changes = [change(old[n], means[n], full[n], mean(n, full[n])) for n in group.variables]
-        worst = jnp.max(jnp.stack(changes))
+        worst = jnp.max(jnp.stack(changes if restless is None else [*changes, restless]))
         if frozen is None and stored is not None and isinstance(options.relinearise, int):
             # Between two linearisations messages come to rest that the next one will move again.
             fresh = visits % options.relinearise == 0
