@@ -117,21 +117,22 @@ class Forest:
         return worst_mean, worst_std
 
 
-def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2):
+def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2, shape=0):
     """Trees of up to `most` variables; noise / prior ratios log-uniform in [ratio, 1], one for each tree.
 
-    Scalars hang on scalars or blocks by one measurement, blocks on blocks by two and on scalars by one. Measurements
+    `shape` is the seed of the trees themselves, `seed` that of the numbers on them: forests of one shape share their
+    compiled code. Two blocks are linked by two measurements, all other pairs by one, whichever is the parent. They
     are of the size of the noise, so that means are of the size of the standard deviations and float32 can tell them.
     `across` is the least ratio of links between a scalar and a block: these make a block precise along one direction
     only, which natural parameters in float32 cannot hold (see docs/decisions.md).
     """
-    rng = np.random.default_rng(seed)
+    grow, rng = np.random.default_rng(shape), np.random.default_rng([shape, seed])
     kinds, parents, tree_of = [], [], []
     for t in range(trees):
-        n = int(rng.integers(2, most + 1))
+        n = int(grow.integers(2, most + 1))
         for i in range(n):
-            kinds.append("s" if rng.random() < 0.7 else "b")
-            parents.append(-1 if i == 0 else int(rng.integers(0, i)) + len(kinds) - 1 - i)
+            kinds.append("s" if grow.random() < 0.7 else "b")
+            parents.append(-1 if i == 0 else int(grow.integers(0, i)) + len(kinds) - 1 - i)
             tree_of.append(t)
     unit, counts = [], {"s": 0, "b": 0}
     for k in kinds:
@@ -166,7 +167,8 @@ def random_forest(seed, trees=200, most=100, ratio=1e-4, across=0.2):
     links = {}
     for child, parent in enumerate(parents):
         if parent >= 0:
-            links.setdefault((kinds[child], kinds[parent]), []).append((child, parent))
+            ends = (parent, child) if (kinds[child], kinds[parent]) == ("b", "s") else (child, parent)
+            links.setdefault((kinds[ends[0]], kinds[ends[1]]), []).append(ends)
     views = {"s": s, "b": b}
     for (kc, kp), pairs in links.items():
         child, parent = np.array(pairs).T
@@ -231,7 +233,7 @@ class PoseGraph:
     anchor_sigma = np.array([0.01, 0.01, 0.01])
 
     @classmethod
-    def random(cls, seed, poses=200, closures=40, outliers=0):
+    def random(cls, seed, poses, closures, outliers=0):
         rng = np.random.default_rng(seed)
         t = np.linspace(0, 4 * np.pi, poses)
         path = np.stack([6 * np.sin(t), 4 * np.sin(2 * t + 0.3), np.zeros(poses)], 1)
@@ -261,11 +263,15 @@ class PoseGraph:
         return cls(start, pairs, z, sigma, path[0])
 
     def graph(self, robust=None):
-        g = gbp.FactorGraph()
-        x = g.variable("pose", self.start.shape, block=True, start=self.start)
-        n = len(self.start) - 1
-        g.add(gbp.Factor(lambda a: a, (x[0:1],), y=self.anchor, sigma=self.anchor_sigma, linear=True, name="anchor"))
-        for name, part, kernel in (("odometry", slice(0, n), None), ("closures", slice(n, None), robust)):
+        g, n = gbp.FactorGraph(), len(self.start) - 1
+        lam = np.zeros((n + 1, 3, 3))
+        lam[0] = np.diag(self.anchor_sigma**-2.0)  # a prior of the first pose, nothing known of the others
+        anchor = gbp.Gaussian(jnp.asarray(lam @ self.anchor, jnp.float32), jnp.asarray(lam, jnp.float32))
+        x = g.variable("pose", self.start.shape, block=True, start=self.start, prior=anchor)
+        parts = [("pairs", slice(None), None)]
+        if robust is not None:
+            parts = [("odometry", slice(0, n), None), ("closures", slice(n, None), robust)]
+        for name, part, kernel in parts:
             i, j = self.pairs[part].T
             g.add(
                 gbp.Factor(relative_pose, (self.z[part], x[i], x[j]), y=0.0, sigma=self.sigma, robust=kernel, name=name)

@@ -31,7 +31,7 @@ def test_xor_learns_the_four_points():
     assert found["probability of the right class/training"] == pytest.approx(0.950, abs=0.005)
 
 
-def test_regression_learns_the_curve():
+def test_regression_learns_the_curve(optimised):
     """The fast cousin of the ten seeds: one seed, fewer test iterations; a straight line has an RMSE of 0.4."""
     found = Regression(test_iterations=100).run_seed(2).metrics
     assert found["rmse/fixed"] <= 0.08

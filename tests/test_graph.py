@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
@@ -61,6 +61,7 @@ def test_edge_sets_are_loops(key, trail):
     np.testing.assert_allclose(edges.others(jnp.asarray(e)), others, atol=1e-6)
 
 
+@settings(max_examples=20)  # each of a new shape, to be compiled
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))
 def test_edges_of_any_multiplicity(index):
     """Hubs and leaves: every edge of a unit sees exactly the other ones."""

@@ -124,7 +124,7 @@ def test_wild_nonlinear_graphs_stay_finite(dropout):
 
 
 def test_pose_graph_reaches_the_least_squares_cost():
-    poses = PoseGraph.random(0)
+    poses = PoseGraph.random(0, poses=100, closures=25)
     result = gbp.infer(poses.graph(), iterations=3000)
     best = least_squares(lambda x: poses.residuals(x).ravel(), poses.start.ravel()).cost
     assert result.status is gbp.Status.CONVERGED

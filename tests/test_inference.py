@@ -45,8 +45,10 @@ def test_every_schedule_reaches_the_posterior(schedule):
 
 
 @pytest.mark.parametrize("options", [
-    {"damping": 0.6}, {"dropout": 0.5}, {"damping": 0.5, "dropout": 0.3}, {"damping": gbp.Damping(x=0.7)},
-    {"damping": 0.4, "schedule": gbp.RandomLayers()}, {"damping": 0.4, "schedule": gbp.Residual()},
+    {"damping": 0.6}, {"damping": gbp.Damping(x=0.7)}, {"damping": 0.5, "dropout": 0.3},
+    {"damping": 0.4, "schedule": gbp.Residual()},
+    pytest.param({"dropout": 0.5}, marks=pytest.mark.slow),
+    pytest.param({"damping": 0.4, "schedule": gbp.RandomLayers()}, marks=pytest.mark.slow),
 ], ids=str)  # fmt: skip
 def test_damping_and_dropout_do_not_move_the_fixed_point(options):
     graph, mean, std = chain()
@@ -232,7 +234,7 @@ def test_trace_and_residual():
 
 
 def test_iteration_limit_is_said():
-    graph, _, _ = chain(40)
+    graph, _, _ = chain()
     result = gbp.infer(graph, iterations=2, tolerance=1e-6)
     assert result.status is gbp.Status.ITERATION_LIMIT
     assert result.iterations == 2
@@ -265,6 +267,6 @@ def test_one_function_is_one_group_whatever_its_size():
         index = np.random.default_rng(0).permutation(n)
         graph.add(gbp.Factor(h, (x[:-1], x[1:]), y=1.0, sigma=0.5))
         graph.add(gbp.Factor(h, (x[index[:-1]], x[index[1:]]), y=1.0, sigma=0.5))
-        gbp.infer(graph, iterations=2, guard=False)
+        jax.eval_shape(lambda state, graph=graph: gbp.step(graph, state), gbp.init(graph))  # traced, not compiled
         counts.append(len(calls))
     assert counts[0] == counts[1]

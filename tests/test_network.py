@@ -224,6 +224,18 @@ def test_learnt_noise_of_a_mean_in_closed_form():
     assert float(result["mu"].std[0]) == pytest.approx((expected / 12) ** 0.5, rel=1e-3)
 
 
+def itself(a):
+    return a
+
+
+def one_step(a, b):
+    return b - a
+
+
+def two_steps(a, b, c):
+    return jnp.stack([b - a, c - b])
+
+
 def random_walk(noise, wide=False):
     """60 steps of a random walk with step noise 0.5, each place observed with noise 0.2."""
     rng = np.random.default_rng(1)
@@ -231,10 +243,9 @@ def random_walk(noise, wide=False):
     y = np.cumsum(steps) + 0.2 * rng.standard_normal(60)
     graph = gbp.FactorGraph()
     x = graph.variable("x", (60,))  # no prior
-    graph.add(gbp.Factor(lambda a: a, (x[:],), y=y, sigma=0.2, linear=True, name="seen"))
-    h = (lambda a, b, c: jnp.stack([b - a, c - b])) if wide else (lambda a, b: b - a)
+    graph.add(gbp.Factor(itself, (x[:],), y=y, sigma=0.2, linear=True, name="seen"))
     views = (x[0:58:2], x[1:59:2], x[2:60:2]) if wide else (x[:-1], x[1:])
-    graph.add(gbp.Factor(h, views, sigma=noise, linear=True, name="steps"))
+    graph.add(gbp.Factor(two_steps if wide else one_step, views, sigma=noise, linear=True, name="steps"))
     return graph
 
 

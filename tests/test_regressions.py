@@ -37,10 +37,12 @@ def test_block_with_a_vague_prior_does_not_spoil_its_neighbours():
     np.testing.assert_allclose(result["z"].std, std[2:], rtol=0.02)
 
 
-@pytest.mark.parametrize("h", [lambda a, b: jnp.sqrt(jnp.sum((b - a) ** 2)), lambda a, b: jnp.log(jnp.sum(b - a))])
-def test_a_function_that_is_not_finite_at_the_start_is_named(h):
+@pytest.mark.parametrize(
+    ("h", "block"), [(lambda a, b: jnp.sqrt(jnp.sum((b - a) ** 2)), True), (lambda a, b: jnp.log(b - a), False)]
+)
+def test_a_function_that_is_not_finite_at_the_start_is_named(h, block):
     graph = gbp.FactorGraph()
-    p = graph.variable("p", (3, 2), block=True, prior=G(0.0, 1.0))
+    p = graph.variable("p", (3, 2) if block else (3,), block=block, prior=G(0.0, 1.0))
     graph.add(gbp.Factor(h, (p[:-1], p[1:]), y=1.0, sigma=0.1, name="range"))
     with pytest.raises(gbp.InferenceError, match=r"group 'range'.*not finite") as caught:
         gbp.infer(graph)
@@ -49,7 +51,7 @@ def test_a_function_that_is_not_finite_at_the_start_is_named(h):
     assert bool(jnp.all(jnp.isfinite(result["p"].lam)))
 
 
-@pytest.mark.parametrize("relinearise", [2, gbp.OnMovement(0.1)], ids=str)
+@pytest.mark.parametrize("relinearise", [2, pytest.param(gbp.OnMovement(0.1), marks=pytest.mark.slow)], ids=str)
 def test_proximal_steps_with_stored_linearisation_points(relinearise):
     rng = np.random.default_rng(0)
     rows = rng.random((300, 26))
@@ -63,10 +65,10 @@ def test_proximal_steps_with_stored_linearisation_points(relinearise):
 
 
 def test_random_layers_on_a_large_graph():
-    n = 200_000
+    n = 130_000  # more than 500,000 edges
     graph = gbp.FactorGraph()
     x = graph.variable("x", (n,), prior=G(0.0, 1.0))
-    for k in (1, 2, 3):
+    for k in (1, 2):
         graph.add(gbp.Factor(minus, (x[:-k], x[k:]), y=0.1, sigma=1.0, linear=True, name=f"by {k}"))
     result = gbp.infer(graph, schedule=gbp.RandomLayers(), iterations=5)
     assert bool(jnp.all(jnp.isfinite(result["x"].mean)))
