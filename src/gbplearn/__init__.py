@@ -1,5 +1,6 @@
 """gbplearn: learn deep factor graphs with Gaussian belief propagation. Your posterior is the next prior."""
 
+from .checkpoint import CheckpointError
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .filtering import Filtering
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AvgPool2D",
     "AxesEdges",
+    "CheckpointError",
     "Conv2D",
     "ConvTranspose2D",
     "Damping",

@@ -1,4 +1,4 @@
-"""The command line: `gbplearn demo`, `gbplearn experiment NAME`, `gbplearn --version`.
+"""The command line: `gbplearn demo`, `gbplearn experiment NAME`, `gbplearn train`, `gbplearn inspect FILE`, ...
 
 A command is a dataclass: its fields are the options, its `run` does the work. To add one, write the class and put it
 into `COMMANDS`. What a command needs is imported when it runs, so that `--help` and errors come at once.
@@ -23,7 +23,7 @@ from . import __version__
 if TYPE_CHECKING or importlib.util.find_spec("tyro") is not None:
     import tyro
 
-_EXTRAS = ("tyro", "matplotlib", "tqdm")
+_EXTRAS = ("tyro", "matplotlib", "tqdm", "safetensors", "sklearn", "optax")
 _BAD_INPUT = 2
 _FAILED = 1
 _INTERRUPTED = 130  # what shells report of a process that SIGINT ended
@@ -82,7 +82,62 @@ class RunExperiment:
         run_by_name(self.name, self.seeds, out, self.ledger)
 
 
-COMMANDS: dict[str, type[Command]] = {"demo": Demo, "experiment": RunExperiment}
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Learn to tell images apart: one pass over the training images, then the accuracy on the test images."""
+
+    data: Literal["digits", "mnist", "fashion-mnist"]
+    """Which images; the digits come along."""
+    data_dir: Path | None = None
+    """Folder with the images of mnist and fashion-mnist (IDX files); by default $GBPLEARN_DATA."""
+    checkpoint: Path | None = None
+    """File to keep the learner in: written every 10 batches, at the end, and on Ctrl-C."""
+    resume: bool = False
+    """Go on where the checkpoint ends."""
+    batch: int = 50
+    """Images learnt from at a time."""
+    iterations: int = 50
+    """Of message passing, for each batch."""
+    examples: int | None = None
+    """How many training images; by default all."""
+    seed: int = 0
+    """Of the order of the images and the priors; 0 or larger."""
+
+    def run(self) -> None:
+        """Train and test."""
+        from .train import prepare
+
+        try:
+            options = {"batch": self.batch, "iterations": self.iterations, "examples": self.examples, "seed": self.seed}
+            training = prepare(self.data, self.data_dir, checkpoint=self.checkpoint, resume=self.resume, **options)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        accuracy, learner = training.run(), training.learner
+        bad = f", {learner.failures} batches ended badly" if learner.failures else ""
+        print(f"test accuracy {accuracy:.2%} ({len(training.images.test_y):,} images, read out by messages)")
+        print(f"learnt from {learner.examples:,} images in {learner.batches:,} batches{bad}")
+        if self.checkpoint is not None:
+            print(self.checkpoint)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspect:
+    """Say what a checkpoint holds."""
+
+    file: tyro.conf.Positional[Path]
+    """A file that `train --checkpoint` or `Learner.save` wrote."""
+
+    def run(self) -> None:
+        """Check it and print."""
+        from .checkpoint import CheckpointError, describe
+
+        try:
+            print(describe(self.file))
+        except CheckpointError as error:
+            raise BadInput(str(error)) from None
+
+
+COMMANDS: dict[str, type[Command]] = {"demo": Demo, "experiment": RunExperiment, "inspect": Inspect, "train": Train}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,6 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.run()
     except BadInput as error:
         return _fail(str(error))
+    except MemoryError as error:  # a batch that is too large
+        return _fail(str(error) or "out of memory")
     except RuntimeError as error:  # inference diverged for good, or the like
         return _fail(str(error).split("\n")[0], _FAILED)
     except OSError as error:

@@ -1,0 +1,278 @@
+"""Checkpoints: a learner as one safetensors file.
+
+Tensors are `eta` and `lam` of every parameter's `posterior/...` and original `prior/...`, and of `input_prior`; the
+facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `sealed_file`.)
+
+Everything is checked before it is used, and shapes against what the network needs before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .files import write_whole
+from .gaussian import Gaussian
+from .graph import FactorGraph
+from .learner import Learner
+from .measurement import Shape
+from .memory import available_memory
+from .network import Sequential
+from .noise import LearnNoise
+from .plain import LAYERS, VALUES, from_plain, is_number, is_whole, to_plain
+from .schedule import Damping, Schedule
+from .sealed_file import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
+
+FORMAT = 1
+_DTYPES = {"float32": "F32", "float64": "F64"}
+_OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
+_FILTERING = ("alpha", "process_noise", "forgetting")
+SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "dtype", "seed")
+_COUNTS = ("batches", "examples", "failures")
+_INPUT_PRIOR = "input_prior"
+_MOST_LAYERS = 1000  # to name them takes time that grows with their square
+
+
+class CheckpointError(ValueError):
+    """A file is no checkpoint, or a damaged one; the text, one line, says which file and what is wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds, checked."""
+
+    version: str  # of gbplearn that wrote it
+    net: Sequential
+    input_shape: Shape
+    settings: dict[str, Any]  # of `Learner`, by name
+    factors: bool  # whether the user gave factors of their own
+    counts: dict[str, int]  # batches, examples, failures
+    sizes: list[int]  # of batches that had been compiled
+    noise: dict[str, LearnNoise]
+    note: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+    def belief(self, name: str) -> Gaussian:
+        """A Gaussian by the name of its two tensors, with the same bits."""
+        eta, lam = (self.tensors[f"{name}/{part}"] for part in ("eta", "lam"))
+        out = Gaussian(jnp.array(eta), jnp.array(lam))
+        if out.eta.dtype != eta.dtype:
+            raise ValueError("it holds float64 numbers, which need JAX's 64-bit mode (jax_enable_x64)")
+        return out
+
+    def beliefs(self, which: str) -> dict[str, Gaussian]:
+        """Of all parameters: "posterior" or "prior"."""
+        return {name: self.belief(f"{which}/{name}") for name in self.net._parameters(self.input_shape)}
+
+
+def save(learner: Learner, path: Path, note: Mapping[str, Any] | None = None) -> None:
+    """Write a learner to a file, which appears whole or not at all.
+
+    **Arguments:**
+
+    - `note`: numbers and strings by name that go along; by default `learner.note`.
+    """
+    data = encode(learner, learner.note if note is None else note)
+    with _naming(path):
+        decode(data)  # what is written can be read
+    write_whole(path, lambda file: file.write(data))
+
+
+def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Learner:
+    """The learner that a file holds; a `CheckpointError` if anything is wrong with it."""
+    with _naming(path):
+        held = decode(_contents(path))
+        if held.factors and factors is None:
+            raise ValueError("it was learnt with factors of your own, which a file cannot hold: give factors=")
+        if factors is not None and not held.factors:
+            raise ValueError("it was learnt without factors of your own: leave factors= away")
+        prior = held.belief(_INPUT_PRIOR)
+        learner = Learner(held.net, held.input_shape, **held.settings, input_prior=prior, factors=factors)
+        learner.prior, learner._posterior = held.beliefs("prior"), held.beliefs("posterior")
+        learner.noise, learner._sizes, learner.note = held.noise, held.sizes, held.note
+        learner.batches, learner.examples, learner.failures = (held.counts[name] for name in _COUNTS)
+        return learner
+
+
+def describe(path: Path) -> str:
+    """What a file holds, to be read by a person; a `CheckpointError` if anything is wrong with it."""
+    with _naming(path), np.errstate(all="ignore"):
+        data = _contents(path)
+        held = decode(data)
+        lines = [
+            f"{path}: a learner, written by gbplearn {held.version} ({len(data):,} bytes, format {FORMAT})",
+            f"learnt: {', '.join(f'{n:,} {name}' for name, n in held.counts.items())}",
+            f"settings: {_listed(held.settings)}" + (", factors of the user's own" if held.factors else ""),
+            *([f"note: {_listed(held.note)}"] if held.note else []),
+            f"input: {'x'.join(map(str, held.input_shape))}",
+        ]
+        lines += [f"layer {site.name}: {site.layer!r}" for site in held.net.sites]
+        lines += [f"noise of {name}: {n.start:.4g} ({n.weight:.4g} measurements)" for name, n in held.noise.items()]
+        for name in held.net._parameters(held.input_shape):
+            eta, lam = (held.tensors[f"posterior/{name}/{part}"] for part in ("eta", "lam"))
+            mean, std, before = eta / lam, lam**-0.5, held.tensors[f"prior/{name}/lam"] ** -0.5
+            told = f"means {mean.min():.3g} ... {mean.max():.3g}, std {std.mean():.3g} (prior {before.mean():.3g})"
+            lines.append(f"parameter {name} {'x'.join(map(str, eta.shape))}: {told}")
+        return "\n".join(map(_printable, lines))
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def _printable(text: str) -> str:
+    """One line without anything that would steer a terminal: names come from the file."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong into a `CheckpointError` with one line that names the file."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if isinstance(error, OSError):
+            text = error.strerror or text
+        elif isinstance(error, MemoryError):
+            text = "there is not enough memory for it"
+        elif not isinstance(error, ValueError):  # nothing that is known to happen
+            text = f"it is damaged, or no checkpoint ({type(error).__name__}: {text})"
+        raise CheckpointError(_printable(f"{path}: {text[:300]}")) from None
+
+
+def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
+    """A learner as the bytes of a file; a `ValueError` says what cannot be saved."""
+    from . import __version__  # which is not there yet while the package is imported
+
+    try:
+        from safetensors.numpy import save as to_bytes
+    except ImportError:
+        raise ImportError('checkpoints need safetensors: pip install "gbplearn[checkpoints]"') from None
+    settings = {
+        **learner.options,
+        **dataclasses.asdict(learner.filtering),
+        "input_sigma": learner.input_sigma,
+        "parameters": learner.parameters,
+        "dtype": learner.dtype.name,
+        "seed": learner.seed,
+    }
+    facts = {
+        "format": FORMAT,
+        "version": __version__,
+        "network": [to_plain(site.layer, f"layer '{site.name}'") for site in learner.net.sites],
+        "network_input_shape": to_plain(learner.net.input_shape, "input_shape"),
+        "input_shape": to_plain(learner.input_shape, "input_shape"),
+        "settings": {name: to_plain(value, name) for name, value in settings.items()},
+        "factors": learner.factors is not None,
+        **{name: getattr(learner, name) for name in _COUNTS},
+        "sizes": learner._sizes,
+        "noise": {name: to_plain(noise, name) for name, noise in learner.noise.items()},
+        "note": {name: to_plain(value, f"note: {name}") for name, value in note.items()},
+    }
+    beliefs = {f"prior/{name}": g for name, g in learner.prior.items()}
+    beliefs |= {f"posterior/{name}": g for name, g in learner.posterior.items()}
+    beliefs[_INPUT_PRIOR] = learner.input_prior
+    tensors = {f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in ("eta", "lam")}
+    return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
+
+
+def _contents(path: Path) -> bytes:
+    if not path.exists():
+        raise ValueError("there is no such file")
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError("it is not a file")
+    have = available_memory()
+    if have is not None and path.stat().st_size > have:
+        raise MemoryError
+    return path.read_bytes()
+
+
+def decode(data: bytes) -> Content:
+    """What the bytes of a file hold; a `ValueError` (or whatever) if anything is wrong."""
+    facts, entries, body = unsealed(data)
+    if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
+        raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
+    known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
+    check_names(facts, (*known, "sizes", "noise", "note"), "header")
+    if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
+        raise ValueError("version must be a string, and factors true or false")
+
+    net, shape = _network(facts)
+    settings = _settings(facts["settings"])
+    counts = {name: facts[name] for name in _COUNTS}
+    whole = [*counts.values(), *as_list(facts["sizes"], "sizes")]
+    if not all(is_whole(n) and n >= 0 for n in whole) or 0 in facts["sizes"]:
+        raise ValueError(f"{', '.join(_COUNTS)} and sizes must be whole numbers")
+    noise = {name: from_plain(v, f"noise of {name}") for name, v in as_dict(facts["noise"], "noise").items()}
+    if noise.keys() != net._start_noise(None).keys() or not all(isinstance(n, LearnNoise) for n in noise.values()):
+        raise ValueError("the noise it holds is not what the network learns")
+    note = {name: from_plain(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
+
+    tensors = read_tensors(entries, body, _expected(net, shape, settings["dtype"], entries))
+    return Content(
+        facts["version"], net, shape, settings, facts["factors"], counts, facts["sizes"], noise, note, tensors
+    )
+
+
+def _network(facts: dict[str, Any]) -> tuple[Sequential, Shape]:
+    shape, own = as_shape(facts["input_shape"], "input_shape"), facts["network_input_shape"]
+    if own is not None and as_shape(own, "network_input_shape") != shape:
+        raise ValueError("the network takes other examples than the learner")
+    if len(as_list(facts["network"], "network")) > _MOST_LAYERS:
+        raise ValueError(f"a network of more than {_MOST_LAYERS} layers")
+    layers = [from_plain(v, f"layer {i}", LAYERS) for i, v in enumerate(facts["network"])]
+    if not all(type(layer).__name__ in LAYERS for layer in layers):
+        raise ValueError("network must be a list of layers")
+    net = Sequential(*layers, input_shape=None if own is None else shape)
+    net.shapes(shape)
+    return net, shape
+
+
+def _settings(data: Any) -> dict[str, Any]:
+    """The settings of a learner; what its constructor does not check is checked here."""
+    check_names(as_dict(data, "settings"), SETTINGS, "settings")
+    out = {name: from_plain(value, name, VALUES) for name, value in data.items()}
+    for name in ("damping", "dropout"):
+        d = out[name]
+        shares = [d.parameters, d.activations, *(v for _, v in d.by_name)] if isinstance(d, Damping) else [d]
+        if not all(is_number(v) and 0 <= v < 1 for v in shares):
+            raise ValueError(f"{name} must lie in [0, 1), got {d!r}")
+    for name, sound in (
+        ("iterations", is_whole(out["iterations"]) and out["iterations"] >= 1),
+        ("seed", is_whole(out["seed"]) and out["seed"] >= 0),
+        ("tolerance", is_number(out["tolerance"]) and out["tolerance"] >= 0),
+        ("input_sigma", out["input_sigma"] is None or is_number(out["input_sigma"])),
+        ("schedule", out["schedule"] is None or isinstance(out["schedule"], Schedule)),
+        ("guard", isinstance(out["guard"], bool)),
+        ("dtype", isinstance(out["dtype"], str) and out["dtype"] in _DTYPES),
+        *((name, is_number(out[name])) for name in _FILTERING),
+    ):
+        if not sound:
+            raise ValueError(f"{name} cannot be {out[name]!r}")
+    return out
+
+
+def _expected(net: Sequential, shape: Shape, dtype: str, entries: Mapping[str, Any]) -> dict[str, Expected]:
+    """The tensors that belong to a network."""
+    given = as_dict(entries.get(f"{_INPUT_PRIOR}/eta"), _INPUT_PRIOR).get("shape")
+    prior, inputs = as_shape(given, _INPUT_PRIOR), (1, *shape)
+    if len(prior) > len(inputs) or any(n not in (1, m) for n, m in zip(prior[::-1], inputs[::-1])):
+        raise ValueError(f"an input_prior of shape {prior} does not fit examples {shape}")
+    either = tuple(_DTYPES.values())
+    out = {
+        f"{_INPUT_PRIOR}/eta": Expected(either, prior),
+        f"{_INPUT_PRIOR}/lam": Expected(either, prior, least=0.0),  # nothing need be known of an input
+    }
+    for name, parameter in net._parameters(shape).items():
+        for which in ("posterior", "prior"):
+            out[f"{which}/{name}/eta"] = Expected((_DTYPES[dtype],), parameter.shape)
+            out[f"{which}/{name}/lam"] = Expected((_DTYPES[dtype],), parameter.shape, least=0.0, above=True)
+    return out

@@ -1,0 +1,97 @@
+"""`gbplearn train` and `gbplearn inspect`."""
+
+import pytest
+
+import gbplearn as gbp
+from checkpoint_files import small_file, state
+from gbplearn import cli, train
+
+
+def only_line(text):
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A network that compiles quickly."""
+    monkeypatch.setattr(train, "network", lambda shape: gbp.Sequential(gbp.Dense(10), gbp.SoftmaxObservation()))
+
+
+WORDS = ["train", "--data", "digits", "--examples", "100", "--iterations", "5"]
+
+
+def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monkeypatch):
+    whole, parted = tmp_path / "new" / "whole.safetensors", tmp_path / "parted.safetensors"
+    assert cli.main([*WORDS, "--checkpoint", str(whole)]) == 0
+    told = capsys.readouterr().out
+    assert "test accuracy" in told
+    assert "learnt from 100 images in 2 batches" in told
+
+    update = gbp.Learner.update
+
+    def interrupted(self, *args):
+        if self.batches == 1:
+            self.batches = 17  # between two batches
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gbp.Learner, "update", interrupted)
+        assert cli.main([*WORDS, "--checkpoint", str(parted)]) == 130
+    assert capsys.readouterr().err == "gbplearn: interrupted\n"
+    half = gbp.Learner.load(parted)
+    assert (half.batches, half.examples, half.note["seen"]) == (1, 50, 50)
+
+    assert cli.main([*WORDS, "--checkpoint", str(parted), "--resume"]) == 0
+    assert capsys.readouterr().out == told.replace(str(whole), str(parted))
+    assert state(gbp.Learner.load(parted)) == state(gbp.Learner.load(whole))
+
+    assert cli.main(["inspect", str(whole)]) == 0
+    described = capsys.readouterr().out
+    assert "learnt: 2 batches, 100 examples, 0 failures" in described
+    assert "note: data='digits', batch=50, seen=100" in described
+
+    for words, named in (
+        (["--batch", "20", "--resume"], "--batch 50, not 20"),
+        (["--seed", "1", "--resume"], "--seed 0, not 1"),
+        (["--iterations", "6", "--resume"], "--iterations 5, not 6"),
+        (["--data", "mnist", "--resume"], "--data digits, not mnist"),
+        ([], "--resume"),
+    ):
+        assert cli.main([*WORDS, "--checkpoint", str(whole), *words]) == 2
+        assert named in only_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--resume"], "--checkpoint"),
+        (["--resume", "--checkpoint", "none"], "none: there is no such file"),
+        (["--batch", "0"], "--batch"),
+        (["--iterations", "0"], "--iterations"),
+        (["--examples", "0"], "--examples"),
+        (["--examples", "2000"], "1437"),
+        (["--seed", "-1"], "--seed"),
+        (["--data", "letters"], "letters"),
+        (["--data", "mnist", "--data-dir", "none"], "none/mnist"),
+    ],
+)
+def test_train_refuses(words, named, small, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*WORDS, *words]) == 2
+    assert named in only_line(capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_inspect_refuses(tmp_path, capsys):
+    (tmp_path / "cut").write_bytes(small_file()[:100])
+    assert cli.main(["inspect", str(tmp_path / "cut")]) == 2
+    assert only_line(capsys.readouterr().err).startswith(f"gbplearn: {tmp_path / 'cut'}: it is cut off")
+
+
+@pytest.mark.slow
+def test_train_on_all_digits(capsys):
+    assert cli.main(["train", "--data", "digits"]) == 0
+    assert float(capsys.readouterr().out.split()[2].rstrip("%")) > 95
