@@ -192,13 +192,13 @@ def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
 
 
 def visit(
-    problem: Problem, state: State, options: Options, latest: Latest, g: int, watch: Array
+    problem: Problem, state: State, options: Options, latest: Latest, g: int, watch: Array | None
 ) -> tuple[State, Latest]:
     """Visit one group: relinearise, send its messages, damp, drop out.
 
     **Arguments:**
 
-    - `watch`: whether to look at residual and energy; on large graphs that costs as much as the messages.
+    - `watch`: whether to look at residual and energy; on large graphs that costs as much as the messages. None: never.
     """
     group = problem.groups[g]
     inbound = _inbound(problem, state, g)
@@ -295,7 +295,8 @@ def visit(
             prior=prior,
         )
 
-    latest = lax.cond(watch, look, lambda: latest)
+    if watch is not None:
+        latest = lax.cond(watch, look, lambda: latest)
     if fixed_order(problem, options) is not None:
         return state, latest
     moved = {}
@@ -326,8 +327,9 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest, wa
     """One full schedule."""
     order = fixed_order(problem, options)
     if order is not None:
-        for g in order:
-            state, latest = visit(problem, state, options, latest, g, watch)
+        for i, g in enumerate(order):
+            last = g not in order[i + 1 :]  # what an earlier visit sees would be overwritten
+            state, latest = visit(problem, state, options, latest, g, watch if last else None)
         return state, latest
     active, watch = problem.active(), jnp.asarray(True)  # what is picked next depends on what is seen
 
