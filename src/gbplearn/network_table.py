@@ -78,7 +78,8 @@ def factors_of(net: Sequential, input_shape: Shape, batch: int) -> list[list[Fac
             out.append([site.layer.factor(site.name, Variable(inputs, (batch, *shapes[inputs])), own, variable)])
             inputs = site.variable
         elif isinstance(site.layer, Observation):
-            out.append([site.layer.factor(site.name, variable, np.broadcast_to(0.0, variable.shape))])
+            anything = np.zeros((1,) * len(variable.shape))
+            out.append([site.layer.factor(site.name, variable, anything)])
         else:
             assert isinstance(site.layer, Relation)
             out.append(site.layer.factors(site.name, variable))

@@ -9,6 +9,7 @@ from ..experiments.digits import RATES, STEPS, Digits, digits_stream
 from ..experiments.experiment import as_text
 from ..files import make_folder
 from ..models import digits_classifier
+from ..network import Sequential
 from ..report.figures import save_figure
 from ..report.page import Section, write_page
 from ..report.record import Clock, environment, write_json
@@ -17,23 +18,33 @@ from .figures import draw_curves, draw_filled, draw_filters, draw_uncertain
 from .fill_in import Filled, digits_generator, fill_in
 
 
-def run_demo(out: str | Path, seed: int = 0, *, batches: int | None = None) -> dict[str, Any]:
+def run_demo(
+    out: str | Path,
+    seed: int = 0,
+    *,
+    batches: int | None = None,
+    tests: int | None = None,
+    classifier: Sequential | None = None,
+    generator: Sequential | None = None,
+) -> dict[str, Any]:
     """Run all parts, print a table, and write pictures, `results.json` and `report.html`.
 
     **Arguments:**
 
     - `out`: folder for what is written; made if it is missing.
     - `seed`: of the order of the images, the prior means and the labels that are hidden.
-    - `batches`: learn from so many only; by default from all.
+    - `batches`, `tests`: learn from so many, and test on so many images; by default all.
+    - `classifier`, `generator`: networks, the first with a layer named "conv".
 
     **Returns:** what `results.json` holds.
     """
     folder, clock = Path(out), Clock()
     make_folder(folder)
-    stream = digits_stream(seed, Digits().batch, batches)
+    classifier, generator = classifier or digits_classifier(), generator or digits_generator()
+    stream = digits_stream(seed, Digits().batch, batches, tests)
     print(f"{len(stream.y)} handwritten digits, each seen once, in batches of {stream.batch}", flush=True)
-    classified = classify(stream, seed)
-    filled = fill_in(stream, seed)
+    classified = classify(stream, classifier, seed)
+    filled = fill_in(stream, generator, seed)
 
     rows = _short(classified, filled)
     settings = {
@@ -42,8 +53,8 @@ def run_demo(out: str | Path, seed: int = 0, *, batches: int | None = None) -> d
         "test images": len(stream.test_y),
         "batch": stream.batch,
         "share of the labels in the second pass": LABELLED,
-        "classifier": repr(digits_classifier()),
-        "generator": repr(digits_generator()),
+        "classifier": repr(classifier),
+        "generator": repr(generator),
         "adam": {"rates": RATES, "steps": STEPS, "chosen": classified.chosen},
     }
     results = {

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 
 from ..baselines.cnn import GradientClassifier
-from ..experiments.digits import Digits, Stream, learn, learn_with_adam
+from ..experiments.digits import Stream, learn, learn_with_adam
 from ..learner import Learner
+from ..network import Sequential
 
 LABELLED = 0.5  # share of the labels that the second pass may see
 
@@ -47,9 +48,9 @@ def most_uncertain(probabilities: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(-entropy, kind="stable")[:count]
 
 
-def classify(stream: Stream, seed: int) -> Classified:
+def classify(stream: Stream, net: Sequential, seed: int) -> Classified:
     """All four passes over the stream."""
-    learner, half = (Digits().learner(stream, seed) for _ in range(2))
+    learner, half = (Learner(net, stream.x.shape[1:], seed=seed) for _ in range(2))
     curve = learn(stream, "All labels", learner)
     probabilities = np.asarray(learner.predict_proba(stream.test_x))
 
@@ -59,9 +60,9 @@ def classify(stream: Stream, seed: int) -> Classified:
     half_logits = np.asarray(half.predict(stream.test_x).mean)
 
     # Step size and number of steps are those chosen with all labels.
-    adam_curve, chosen = learn_with_adam(stream, learner.net, seed)
+    adam_curve, chosen = learn_with_adam(stream, net, seed)
     adam = GradientClassifier(
-        learner.net, stream.x.shape[1:], rate=float(chosen["rate"]), steps=int(chosen["steps"]), seed=seed
+        net, stream.x.shape[1:], rate=float(chosen["rate"]), steps=int(chosen["steps"]), seed=seed
     )
     adam_half_curve = learn(stream, "Adam, half of the labels", adam, known)
     return Classified(

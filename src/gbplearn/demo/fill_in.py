@@ -61,10 +61,10 @@ class Filled:
         return np.array([np.flatnonzero(self.classes == c)[0] for c in np.unique(self.classes)])
 
 
-def fill_in(stream: Stream, seed: int) -> Filled:
+def fill_in(stream: Stream, net: Sequential, seed: int) -> Filled:
     """One pass over the training images without their labels; then the right half of every test image is hidden."""
     learner = Learner(
-        digits_generator(),
+        net,
         stream.x.shape[1:],
         iterations=60,
         damping=Damping(parameters=0.7, activations=0.7),

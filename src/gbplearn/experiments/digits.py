@@ -15,6 +15,7 @@ from ..baselines.cnn import GradientClassifier, choose
 from ..data.images import load_images
 from ..learner import Learner
 from ..models import digits_classifier
+from ..network import Sequential
 from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
 from .experiment import READ_OUT, Experiment, SeedRun
@@ -46,12 +47,12 @@ class Stream(NamedTuple):
         return float((np.asarray(logits).argmax(1) == self.test_y).mean())
 
 
-def digits_stream(seed: int, batch: int, batches: int | None = None) -> Stream:
-    """The fixed split, the training images in an order that depends on the seed; of all batches only the first."""
+def digits_stream(seed: int, batch: int, batches: int | None = None, tests: int | None = None) -> Stream:
+    """The fixed split, the training images in an order that depends on the seed; so many of both, or all."""
     images = load_images("digits")
     order = np.random.default_rng(seed).permutation(len(images.train_y))
     order = order if batches is None else order[: batch * batches]
-    return Stream(images.train_x[order], images.train_y[order], images.test_x, images.test_y, batch)
+    return Stream(images.train_x[order], images.train_y[order], images.test_x[:tests], images.test_y[:tests], batch)
 
 
 def learn(
@@ -75,7 +76,7 @@ def learn(
     return np.array(curve)
 
 
-def learn_with_adam(stream: Stream, net, seed: int) -> tuple[np.ndarray, dict[str, float | int]]:
+def learn_with_adam(stream: Stream, net: Sequential, seed: int) -> tuple[np.ndarray, dict[str, float | int]]:
     """The same architecture by gradients: accuracies after each batch, and the step size with which."""
     chosen = choose(net, stream.x, stream.y, rates=RATES, steps=STEPS, batch=stream.batch, seed=seed)
     model = GradientClassifier(
@@ -120,14 +121,10 @@ class Digits(Experiment):
         """With the network."""
         return {**super().settings(), "network": repr(digits_classifier()), "adam rates": RATES, "adam steps": STEPS}
 
-    def learner(self, stream: Stream, seed: int) -> Learner:
-        """Before the first batch."""
-        return Learner(digits_classifier(), stream.x.shape[1:], iterations=self.iterations, seed=seed)
-
     def run_seed(self, seed: int) -> SeedRun:
         """One pass, then all test images by messages."""
         stream = digits_stream(seed, self.batch, self.batches)
-        learner = self.learner(stream, seed)
+        learner = Learner(digits_classifier(), stream.x.shape[1:], iterations=self.iterations, seed=seed)
         forward = learn(stream, f"digits, seed {seed}", learner)
         adam, _ = learn_with_adam(stream, learner.net, seed)
         metrics = {
