@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..experiments.digits import RATES, STEPS, Digits, digits_stream
+from ..experiments.digits import RATES, Digits, digits_stream
 from ..experiments.experiment import as_text
 from ..files import make_folder
 from ..models import digits_classifier
@@ -13,7 +13,7 @@ from ..network import Sequential
 from ..report.figures import save_figure
 from ..report.page import Section, write_page
 from ..report.record import Clock, environment, write_json
-from .classify import LABELLED, Classified, classify
+from .classify import LABELLED, STEPS, Classified, classify
 from .figures import draw_curves, draw_filled, draw_filters, draw_uncertain
 from .fill_in import Filled, digits_generator, fill_in
 

@@ -12,6 +12,7 @@ from ..learner import Learner
 from ..network import Sequential
 
 LABELLED = 0.5  # share of the labels that the second pass may see
+STEPS = (10, 50)  # of Adam, a batch; the experiment tries 200 too, which takes longer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ def classify(stream: Stream, net: Sequential, seed: int) -> Classified:
     half_logits = np.asarray(half.predict(stream.test_x).mean)
 
     # Step size and number of steps are those chosen with all labels.
-    adam_curve, chosen = learn_with_adam(stream, net, seed)
+    adam_curve, chosen = learn_with_adam(stream, net, seed, STEPS)
     adam = GradientClassifier(
         net, stream.x.shape[1:], rate=float(chosen["rate"]), steps=int(chosen["steps"]), seed=seed
     )
