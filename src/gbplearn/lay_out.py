@@ -37,6 +37,7 @@ class Plan:
     - `learning`: parameters are learnt: an example with nothing observed above a layer then tells it nothing.
     - `input_sigma`: noise of the inputs; None if they are what they are.
     - `factors`: adds the user's own.
+    - `only_evidence`: also a batch without any target tells forward layers nothing.
     """
 
     sites: list[Site]
@@ -49,6 +50,7 @@ class Plan:
     input_sigma: float | None = None
     input_prior: Gaussian = INPUT_PRIOR
     factors: Callable[[FactorGraph], Any] | None = None
+    only_evidence: bool = False
 
 
 def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
@@ -78,8 +80,9 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             factor = site.layer.factor(site.name, known[before], own, known[site.variable])
             above = {s.variable for s in plan.sites[i:]}
             # Forward layers: where nothing is observed above, outputs have nothing to say but their prior, and that is
-            # not evidence. (Without any target this is no learning: then everything is laid out as it stands.)
-            silent = plan.learning and batch.y is not None and not site.layer.generative and not (above & touched)
+            # not evidence. (A graph without any target is laid out as it stands, unless it is there to learn from.)
+            learning = plan.learning and (batch.y is not None or plan.only_evidence)
+            silent = learning and not site.layer.generative and not (above & touched)
             graph.add(_weighted(factor, batch.labelled if silent else batch.there, batch))
             before = site.variable
         elif isinstance(site.layer, Relation):
@@ -106,6 +109,8 @@ def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
         prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
     if batch.x_seen is not None:
         unseen = plan.input_prior.broadcast_to(x.shape)
+        if prior is None and layer is not None:  # it is observed by factors
+            prior = Gaussian.flat(x.shape, dtype=unseen.dtype)
         prior = unseen if prior is None else prior.where(jnp.asarray(batch.x_seen), unseen)
     graph.variable(INPUT, x.shape, start=x, prior=prior)
     if layer is None and plan.input_sigma is None:

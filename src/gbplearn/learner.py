@@ -27,8 +27,8 @@ from .network import Sequential
 from .noise import LearnNoise
 from .schedule import Damping, Schedule
 
-# Examples that are predicted at a time.
-PREDICT_BATCH = 200
+# Examples that are predicted at a time: padded to the next of these, so that few programs are compiled.
+PREDICT_SIZES = (1, 10, 50, 200)
 # Iterations that predict with a feed-forward network.
 SWEEPS = 5
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
@@ -119,11 +119,13 @@ class Learner:
             "guard": guard,
         }
         self.parameters, self.factors, self.seed = parameters, factors, seed
-        self.input_sigma, self.input_prior = input_sigma, input_prior
         self.dtype = FactorGraph(dtype=dtype).dtype
+        self.input_sigma, self.input_prior = input_sigma, input_prior.astype(self.dtype)
         self.prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
         self._posterior = dict(self.prior)
         self.noise: dict[str, LearnNoise] = net._start_noise(None)
+        if self.noise and isinstance(iterations, int) and iterations < 2:
+            raise ValueError("a network that learns its noise needs at least 2 iterations")
         self.batches = 0  # that were learnt from
         self.examples = 0
         self.failures = 0  # batches that ended badly
@@ -137,7 +139,12 @@ class Learner:
 
     @property
     def _inputs(self) -> dict[str, Any]:
-        return {"input_sigma": self.input_sigma, "input_prior": self.input_prior, "factors": self.factors}
+        return {
+            "input_sigma": self.input_sigma,
+            "input_prior": self.input_prior,
+            "factors": self.factors,
+            "only_evidence": True,
+        }
 
     def __repr__(self) -> str:
         return f"Learner({self.net!r}, batches={self.batches}, examples={self.examples})"
@@ -169,9 +176,13 @@ class Learner:
         before = self._posterior
         if self.batches:
             before = self.filtering.next_prior(before, self.prior)
-        padded = self._padded(batch)
-        needed = network_memory(self.net, self.input_shape, padded.size, self._inputs_fixed(batch))
-        check_memory(needed[self.options["messages"]], f"a batch of {batch.size}")
+        # The user's factors know the batch by its size, so that it cannot be padded.
+        size = batch.size if self.factors is not None else self._size(batch.size)
+        needed = network_memory(self.net, self.input_shape, size, self._inputs_fixed(batch))
+        check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
+        if size not in self._sizes:
+            self._sizes.append(size)
+        padded = batch.padded(size)
         kept = self.filtering.forgetting if self.batches else 1.0
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
         try:
@@ -189,13 +200,13 @@ class Learner:
         except InferenceError as error:  # of the noise
             result = error.result
         found = {name: result[name] for name in before if name in result}
-        accepted = result.status is not Status.DIVERGED and len(found) == len(before) and _sound(found)
+        accepted = not _ended_badly(result) and len(found) == len(before) and _sound(found)
         if accepted:
-            self._posterior = found
-            self.noise = {
-                n: LearnNoise(result.noise[n], noise[n].weight + batch.measured(n == self.net.head)) for n in noise
-            }
-            self.batches, self.examples = self.batches + 1, self.examples + batch.size
+            seen = {n: batch.measured(head=n == self.net.head) for n in noise}
+            learnt = {n: LearnNoise(result.noise[n], noise[n].weight + seen[n]) for n in noise}
+            counts = self.batches + 1, self.examples + batch.size
+            # All at once: an interruption leaves the old state, or the new.
+            self._posterior, self.noise, self.batches, self.examples = found, learnt, *counts
         else:
             self.failures += 1
         return self._report(result, batch, accepted)
@@ -227,26 +238,22 @@ class Learner:
     def _inputs_fixed(self, batch: Batch) -> bool:
         return batch.x_seen is None and self.input_sigma is None and not self.net.observes_input
 
-    def _padded(self, batch: Batch) -> Batch:
-        """The batch with rows of no weight, so that batches of changing size share a few compiled programs."""
-        if self.factors is not None:  # the user's factors know the batch by its size
-            return batch.padded(batch.size)
-        return batch.padded(self._size(batch.size))
-
     def _size(self, n: int) -> int:
-        """A size that was compiled and wastes not too much; else a new one, a quarter above what was known before."""
+        """What a batch is padded to with rows of no weight, so that changing sizes share a few compiled programs.
+
+        A size that was compiled and wastes not too much; else a new one, a quarter above what was known before.
+        """
         fitting = [s for s in self._sizes if n <= s and (1 - _MOST_PADDING) * s <= n]
         if fitting:
             return min(fitting)
         smaller = [s for s in self._sizes if s < n]
-        size = max(n, -(-5 * max(smaller) // 4)) if smaller else n
-        self._sizes.append(size)
-        return size
+        return max(n, -(-5 * max(smaller) // 4)) if smaller else n
 
     def predict(self, x: Numbers, *, x_observed: Numbers | None = None, parameters: str | None = None) -> Gaussian:
         """The belief of the outputs (before the head) by messages: `.mean` and `.std`, a row an example.
 
-        No example depends on another.
+        No example depends on another (with generative layers or factors of your own, which go on until all are at rest:
+        up to the tolerance of 1e-4 standard deviations).
 
         **Arguments:**
 
@@ -295,8 +302,8 @@ class Learner:
         if self.factors is not None:
             yield whole, whole.size
             return
-        size = whole.size if whole.size <= PREDICT_BATCH else PREDICT_BATCH
-        room = self._size(size)
+        size = min(whole.size, PREDICT_SIZES[-1])
+        room = next(s for s in PREDICT_SIZES if s >= size)
         for i in range(0, whole.size, size):
             part = whole.rows(i, i + size)
             yield part.padded(room), part.size
@@ -316,6 +323,7 @@ class Learner:
             iterations=max(200, self.options["iterations"]) if loops else SWEEPS,
             tolerance=1e-4 if loops else 0.0,
             damping=self.options["damping"] if loops else 0.0,
+            guard=loops,  # which would look at all examples together
             messages=self.options["messages"],
         )
 
@@ -353,6 +361,12 @@ class Learner:
         from .checkpoint import load
 
         return load(Path(path), factors)
+
+
+def _ended_badly(result: Result) -> bool:
+    """Diverged; or out of iterations while the guard was still at it, so that precisions are those of lost messages."""
+    rescued = result.status is Status.ITERATION_LIMIT and any("diverging" in line for line in result.guard[-2:])
+    return result.status is Status.DIVERGED or (rescued and not result.residual <= 1)
 
 
 def _sound(beliefs: dict[str, Gaussian]) -> bool:

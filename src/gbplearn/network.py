@@ -15,7 +15,7 @@ from .batch import Batch, as_inputs, as_targets
 from .evidence import as_numbers
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
-from .inference import Result, Trace, infer
+from .inference import Result, Status, Trace, infer
 from .lay_out import Plan, lay_out
 from .layers.gaussian_observation import GaussianObservation
 from .layers.layer import Layer, Observation, Parameter, Relation, Transform
@@ -269,12 +269,9 @@ class Sequential:
     def _start_noise(self, beliefs: Mapping[str, Gaussian] | None) -> dict[str, LearnNoise]:
         """How the observations that learn their noise do so, from where an earlier result left it."""
         known = beliefs.noise if isinstance(beliefs, Result) else {}
-        out = {}
-        for site in self.sites:
-            if isinstance(site.layer, GaussianObservation) and site.layer.learnt is not None:
-                learnt = site.layer.learnt
-                out[site.name] = dataclasses.replace(learnt, start=known.get(site.name, learnt.start))
-        return out
+        layers = {s.name: s.layer for s in self.sites if isinstance(s.layer, GaussianObservation)}
+        learnt = {name: layer.learnt for name, layer in layers.items() if layer.learnt is not None}
+        return {name: dataclasses.replace(n, start=known.get(name, n.start)) for name, n in learnt.items()}
 
     def learn(
         self,
@@ -331,6 +328,8 @@ class Sequential:
             graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
             before = results[-1] if results else None
             results.append(infer(graph, iterations=share, init=before, seed=seed + i, **options))
+            if results[-1].status is Status.DIVERGED:
+                break
         return dataclasses.replace(
             results[-1],
             noise=now,
@@ -376,10 +375,7 @@ class Sequential:
         return infer(graph, **options)[self.output if want is None else want]
 
     def memory(self, batch: int, input_shape: Shape | None = None) -> dict[str, int]:
-        """Bytes that learning from a batch of so many examples takes, by how messages are kept.
-
-        Nothing is allocated to find out. Keys: "per-edge", "pooled" and "auto" (see `gbp.infer`).
-        """
+        """Bytes that learning from a batch takes, "per-edge", "pooled" and "auto"; nothing is allocated to find out."""
         if isinstance(batch, bool) or not (isinstance(batch, (int, np.integer)) and batch >= 1):
             raise ValueError(f"memory: batch must be a whole number >= 1, got {batch!r}")
         return network_memory(self, self._input_shape(input_shape), int(batch), not self.observes_input)

@@ -328,7 +328,8 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest, wa
     order = fixed_order(problem, options)
     if order is not None:
         for i, g in enumerate(order):
-            last = g not in order[i + 1 :]  # what an earlier visit sees would be overwritten
+            # What an earlier visit sees would be overwritten, unless it is the one that linearises.
+            last = g not in order[i + 1 :] or options.relinearise != 1
             state, latest = visit(problem, state, options, latest, g, watch if last else None)
         return state, latest
     active, watch = problem.active(), jnp.asarray(True)  # what is picked next depends on what is seen

@@ -93,11 +93,11 @@ class Observation(Layer):
         """The factor group that observes a variable."""
 
 
-def check_positive(layer: str, **values: Any) -> None:
+def check_positive(layer: str, **values: float | None) -> None:
     """Raise unless every number is > 0 and finite."""
     for what, value in values.items():
         number = not isinstance(value, bool) and isinstance(value, numbers.Real | np.number | np.ndarray | Array)
-        if not number or np.ndim(value) or not (0 < value < math.inf):
+        if value is None or not number or np.ndim(value) or not (0 < value < math.inf):
             raise ValueError(f"{layer}: {what} must be a number > 0, got {value!r}")
 
 
@@ -107,6 +107,6 @@ def check_robust(layer: str, robust: Any) -> None:
         raise ValueError(f"{layer}: robust must be gbp.Tukey(...) or the like, got {robust!r}")
 
 
-def check_not_negative(layer: str, **values: Any) -> None:
+def check_not_negative(layer: str, **values: float | None) -> None:
     """Raise unless every number is >= 0 and finite, or None."""
     check_positive(layer, **{what: value for what, value in values.items() if value is not None and value != 0})
