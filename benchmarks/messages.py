@@ -141,9 +141,9 @@ def main() -> None:
         append_to_ledger(LEDGER, run(settings, given.seed, given.data_dir))
         return
     text = PAGE.read_text()
-    begin, end = "<!-- table -->\n", "\n<!-- end of table -->"
+    begin, end = "<!-- table -->\n", "<!-- end of table -->"
     head, rest = text.split(begin)
-    PAGE.write_text(head + begin + tables() + end + rest.split(end)[1])
+    PAGE.write_text(head + begin + tables() + "\n" + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":
