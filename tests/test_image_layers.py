@@ -569,7 +569,7 @@ BAD = {
     ),
     "windows of another size": (lambda: join(gbp.MaxPool2D(2), (1, 4, 4, 1), (1, 2, 1, 1)), "cannot join images"),
     "windows of another rank": (lambda: join(gbp.AvgPool2D(2), (1, 4, 4), (1, 2, 2, 1)), "cannot join images"),
-    "conv of another rank": (lambda: join(gbp.Conv2D(1, kernel=2), (1, 4), (1, 3, 3, 1)), "cannot join images"),
+    "conv of another rank": (lambda: join(gbp.Conv2D(1, kernel=2), (1, 4), (1, 3, 3, 1)), "needs images"),
     "upsample of another rank": (lambda: join(gbp.Upsample2D(2), (1, 4, 4, 1), (1, 2, 2)), "cannot join images"),
     "one pixel": (lambda: gbp.PairwiseSmoothing().output_shape((1, 1, 3)), "no neighbouring pixels"),
     "filters": (lambda: gbp.Conv2D(0), "filters must be a whole number >= 1, got 0"),
