@@ -450,7 +450,7 @@ def test_memory_of_filters_is_about_what_the_program_uses(batch):
 
 
 def test_a_batch_that_runs_out_while_diverging_is_refused():
-    """Uncentred features, no damping, few iterations: the best means would come with the precisions of lost messages."""
+    """Uncentred features, no damping: the best means would come with the precisions of lost messages."""
     rng = np.random.default_rng(0)
     net = gbp.Sequential(
         gbp.Dense(1, sigma=0.1, weight_prior=1.0, bias_prior=1.0, prior=100.0, weight_init=0.0),
