@@ -23,8 +23,9 @@ import numpy as np
 
 import gbplearn as gbp
 from gbplearn.inference import _options
+from gbplearn.look import nothing_seen
 from gbplearn.problem import empty_state
-from gbplearn.propagate import nothing_seen, run_in_place
+from gbplearn.propagate import run_in_place
 
 HERE = pathlib.Path(__file__).parent
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn import propagate
+from gbplearn import visit
 from gbplearn.data.images import load_images
 from gbplearn.models import paper_classifier
 from gbplearn.report.record import Clock, append_to_ledger, commit, peak_memory_mb, settings_hash, summary
@@ -43,12 +43,13 @@ class Settings:
 
 def leave_out_the_reaction() -> None:
     """What pooled messages would be without the term. (It is no option: nobody should want it.)"""
-    mix = propagate._mix_pooled
+    mix = visit._mix_pooled
 
     def without(old, new, weight):
-        return dataclasses.replace(mix(old, new, weight), reaction=jnp.zeros_like(old.reaction))
+        mixed = mix(old, new, weight)
+        return dataclasses.replace(mixed, reaction=jax.tree.map(jnp.zeros_like, mixed.reaction))
 
-    propagate._mix_pooled = without
+    visit._mix_pooled = without
 
 
 def run(settings: Settings, seed: int, data_dir: Path) -> dict:

@@ -10,9 +10,10 @@ import numpy as np
 
 import gbplearn as gbp
 from gbplearn.inference import _options
+from gbplearn.look import nothing_seen
 from gbplearn.measurement import Entries
 from gbplearn.problem import belief, empty_state
-from gbplearn.propagate import iterate, nothing_seen
+from gbplearn.propagate import iterate
 
 
 def random_spd(rng, n, scale=1.0):
@@ -304,14 +305,21 @@ class PoseGraph:
 QUICK = {"xla_backend_optimization_level": 0}
 
 
+def as_rows(e):
+    """Edges as `(F, n)`; tiles stay on their image otherwise."""
+    if e.ndim != 6:
+        return e
+    return e.transpose(0, 1, 3, 5, 2, 4).reshape(-1, e.shape[2] * e.shape[4])
+
+
 def _one_iteration(problem, state, options, real):
     """State after one iteration, messages `(F, n)` of each edge set, which go to real units (None: all), beliefs."""
-    state, _ = iterate(problem, state, options, nothing_seen(problem), jnp.asarray(False))
+    state, _ = iterate(problem, state, options, nothing_seen(problem))
     each = []
     for group, row in zip(problem.groups, state.messages):
         for slot, m in zip(group.slots, row):
-            there = slot.edges.spread(real[slot.variable]) if slot.variable in real else None
-            each.append((None if slot.pooled else m.on_edges(slot.edges), there))
+            there = as_rows(slot.edges.spread(real[slot.variable])) if slot.variable in real else None
+            each.append((None if slot.pooled else jax.tree.map(as_rows, m.on_edges(slot.edges)), there))
     return state, each, {name: belief(problem, state, name) for name in problem.prior}
 
 
@@ -381,10 +389,12 @@ def check_operators(kind, shapes, seed=0):
 
         out = []
         for operator, edges, v in zip(kind.jacobian(*args), layout.edges, vectors, strict=True):
-            each = jnp.broadcast_to(operator.each(), (f, *operator.each().shape[1:]))
+            each = operator.each()
+            row = edges.rows.shape(f, edges.row)
+            each = jnp.broadcast_to(each, row if m == 1 else (f, *each.shape[1:]))
             found = [(o.times(v), o.back(r)) for o in (operator, operator.squared(), Entries(edges, each))]
             unit = edges.spread(jnp.arange(1, 1 + v.size).reshape(v.shape))  # from 1; 0 where there is no edge
-            out.append((found, each, jnp.broadcast_to(unit, each.shape[:2])))
+            out.append((found, as_rows(each) if m == 1 else each, as_rows(jnp.broadcast_to(unit, row))))
         return jax.jacobian(flat, argnums=tuple(range(len(args))))(*args), out
 
     matrices, out = jax.jit(everything, compiler_options=QUICK)(args, vectors, r)

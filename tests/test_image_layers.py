@@ -15,8 +15,9 @@ from gbplearn.layers.convolution import Convolution, ConvolutionKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.layers.pairwise_smoothing import DifferenceKind
 from gbplearn.layers.upsample2d import UpsampleKind
+from gbplearn.tile_edges import TileEdges
 from gbplearn.window_edges import NeighbourEdges, WindowEdges, Windows
-from helpers import QUICK, Linear, assert_same, check_operators, run_iterations
+from helpers import QUICK, Linear, as_rows, assert_same, check_operators, run_iterations
 
 CONVOLUTIONS = (gbp.Conv2D, gbp.ConvTranspose2D)
 ACTIVATIONS = {
@@ -339,7 +340,7 @@ def test_convolutions_are_explicit_loops(name):
 
     def found(x, w, d, y):
         args = (y, w, d, x) if isinstance(layer, gbp.ConvTranspose2D) else (x, w, d, y)
-        values = kind.value(*args), Convolution(kind.windows).of_filters(args[0], w)
+        values = kind.value(*args), Convolution(kind.windows).of_image(w, args[0])
         return *values, layer.forward(x, {"weight": w, "bias": d})
 
     value, total, ahead = jax.jit(found, compiler_options=QUICK)(*map(jnp.asarray, (x, w, d, y)))
@@ -424,11 +425,37 @@ WINDOWS = {
 def test_window_edges(name):
     windows, shape, count = WINDOWS[name]
     assert windows.count(shape[1:3]) == count
-    for channels in (None, 1 if windows.stride != (1, 1) else 3):
-        edges = WindowEdges(shape, windows, channels)
-        assert edges.grid == (shape[0], *count, channels or shape[3])
-        once = check_edges(edges, units_of_windows(shape, windows, channels))
-        assert edges.injective == once, channels
+    channels = 1 if windows.stride != (1, 1) else 3
+    edges = WindowEdges(shape, windows, channels)
+    assert edges.grid == (shape[0], *count, channels)
+    assert edges.injective == check_edges(edges, units_of_windows(shape, windows, channels))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((2, 5, 6, 2), (2, 3)), ((1, 4, 4, 3), (2, 2)), ((2, 3, 4, 1), (1, 2)), ((1, 6, 3, 2), (3, 1))]
+)
+def test_tile_edges(shape, size):
+    """Tiles stay on the image; read as rows they are what windows side by side are."""
+    edges = TileEdges(shape, size)
+    unit = units_of_windows(shape, Windows(size, size), None)
+    rng = np.random.default_rng(0)
+    x, e, f = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in (shape, unit.shape, (len(unit), 1)))
+    tiles = e.reshape(*edges.grid, *size).transpose(0, 1, 4, 2, 5, 3)
+    assert tiles.shape == edges.rows.shape(*unit.shape)
+    np.testing.assert_array_equal(as_rows(edges.spread(x)), x.ravel()[unit])
+    pooled = np.zeros(x.size)
+    pooled[unit] = e
+    np.testing.assert_array_equal(np.ravel(edges.pool(tiles)), pooled.astype(np.float32))
+    total = e.sum(1, keepdims=True)
+    np.testing.assert_allclose(edges.rows.total(tiles), total, atol=1e-5)
+    np.testing.assert_allclose(as_rows(edges.rows.others(tiles)), total - e, atol=1e-5)
+    np.testing.assert_array_equal(
+        as_rows(jnp.broadcast_to(edges.rows.lift(f), tiles.shape)), np.repeat(f, unit.shape[1], 1)
+    )
+    np.testing.assert_array_equal(edges.others(tiles), 0)
+    assert edges.row == unit.shape[1]
+    assert edges.injective
+    assert edges.dense == (2 * unit.size >= x.size)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((2, 4, 3, 2), 1), ((2, 4, 3, 2), 2), ((3, 2, 2), 1), ((5,), 0)])
@@ -477,8 +504,8 @@ KINDS = {
         ConvolutionKind(Windows((3, 2), dilation=(2, 1), before=(2, 1), after=(2, 1)), jnp.tanh),
         ((2, 2, 3, 2), (3, 2, 2, 2), (2,), (2, 5, 4, 2)),
     ),
-    "max": (MaxPoolKind(Windows((3, 2), (3, 2))), ((2, 4, 5, 2), (2, 1, 2, 2))),
-    "average": (AvgPoolKind(Windows((3, 2), (3, 2))), ((2, 4, 5, 2), (2, 1, 2, 2))),
+    "max": (MaxPoolKind((3, 2)), ((2, 4, 5, 2), (2, 1, 2, 2))),
+    "average": (AvgPoolKind((3, 2)), ((2, 4, 5, 2), (2, 1, 2, 2))),
     "upsample": (UpsampleKind((2, 3)), ((2, 4, 3, 2), (2, 2, 1, 2))),
     "down": (DifferenceKind(1), ((2, 4, 3, 2),)),
     "right": (DifferenceKind(2), ((2, 4, 3, 2),)),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import propagate
+from gbplearn import look, propagate
 from gbplearn.inference import _options
 from gbplearn.problem import empty_state
 
@@ -426,7 +426,7 @@ def check_memory(net, batch, modes):
         problem = graph.problem(None, mode)
         state = jax.eval_shape(lambda p=problem: empty_state(p, jax.random.PRNGKey(0), False))
         options = _options(graph, problem, 0.5, 0.0, None, 1)
-        numbers = propagate.nothing_seen(problem), jnp.asarray(10), jnp.asarray(1e-3)
+        numbers = look.nothing_seen(problem), jnp.asarray(10), jnp.asarray(1e-3)
         compiled = propagate.run_in_place.lower(problem, state, options, *numbers).compile()
         used = compiled.memory_analysis().temp_size_in_bytes
         assert used / 3 < net.memory(batch)[mode] < 3 * used

@@ -127,7 +127,11 @@ def dense_graph(robust=None, weight=None, seed=0):
     mean = {n: rng.standard_normal(s) for n, s in shapes.items()}
     std = {n: rng.uniform(0.2, 0.6, s) for n, s in shapes.items()}
     graph = gbp.FactorGraph()
-    of = [graph.variable(n, s, prior=gbp.Gaussian.from_moments(mean[n], std[n])) for n, s in shapes.items()]
+    kinds = {"w": "parameter", "d": "parameter"}
+    of = [
+        graph.variable(n, s, prior=gbp.Gaussian.from_moments(mean[n], std[n]), kind=kinds.get(n, "activation"))
+        for n, s in shapes.items()
+    ]
     kind = DenseKind(jnp.tanh)
     graph.add(gbp.Factor(kind, tuple(of), y=0.0, sigma=0.3, robust=robust, weight=weight, name="layer"))
     return graph, mean, std
@@ -147,17 +151,17 @@ def iterations(graph, count, damping, dropout=0.0, messages="pooled"):
 def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
     """The pooled update of `h = y - tanh(x w + d)`, measured to be 0, factor by factor.
 
-    `y` has one edge a unit: its message leaves its own share out. Everything else is pooled; each edge set has its own
-    reaction `g`, damped with it. The first message is taken whole.
+    `y` has one edge a unit: its message leaves its own share out. Everything else is pooled, with a reaction `g` of the
+    activations, damped with `x`, and one of the parameters, damped with `w`. The first message is taken whole.
     """
     prior = {n: (mean[n] / std[n] ** 2, std[n] ** -2) for n in mean}
     told = {n: (np.zeros_like(mean[n]), np.zeros_like(mean[n])) for n in mean}
-    g = {n: np.zeros((5, 2)) for n in "xwd"}
+    g, holder = {n: np.zeros((5, 2)) for n in "xw"}, {"x": "x", "w": "w", "d": "w"}
     for visit in range(count):
         belief = {n: (prior[n][0] + told[n][0], prior[n][1] + told[n][1]) for n in mean}
         m, v = {n: b[0] / b[1] for n, b in belief.items()}, {n: 1 / b[1] for n, b in belief.items()}
         new = {n: (np.zeros_like(mean[n]), np.zeros_like(mean[n])) for n in mean}
-        new_g = {n: np.zeros((5, 2)) for n in "xwd"}
+        new_g = {n: np.zeros((5, 2)) for n in g}
         for b in range(5):
             for o in range(2):
                 z = np.tanh(m["x"][b] @ m["w"][:, o] + m["d"][o])
@@ -171,7 +175,7 @@ def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
                 # To y: from the mean of its cavity, which is its prior.
                 cavity = mean["y"][b, o]
                 spread = {n: sum(j * j * v[n][u] for name, u, j in units if name == n) for n in "xwd"}
-                reaction = sum(g[n][b, o] * spread[n] for n in "xwd")
+                reaction = sum(g[holder[n]][b, o] * spread[n] for n in "xwd")
                 innovation = off - (cavity - m["y"][b, o]) + reaction
                 if k == 0:
                     continue
@@ -181,7 +185,7 @@ def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
                 for n, u, j in units:
                     new[n][0][u] += j * innovation / s + j * j / s * m[n][u]
                     new[n][1][u] += j * j / s
-                for n in "xwd":
+                for n in g:
                     new_g[n][b, o] = innovation / s
         for n in mean:
             old = 0.0 if visit == 0 else damping[n]

@@ -105,9 +105,11 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
             cov, jac = linalg.spd_inverse(lam), j
         else:
             lam = jnp.where(lam > 0, lam, tiny * full)
-            cov = (1 / lam)[..., None, None]
-            jac = j[:, :, None, None] if group.scalar else j
+            cov, jac = (1 / lam)[..., None, None], j
         edges = edges + 0.5 * jnp.sum(_log_det(full, slot.block) - _log_det(lam, slot.block))
+        if group.scalar:
+            spread_by_noise = spread_by_noise + slot.edges.rows.total(j * j / lam)[..., None]
+            continue
         jac = jnp.broadcast_to(jac, (group.factors, *jac.shape[1:]))
         spread_by_noise = spread_by_noise + jnp.einsum("fnad,fnde,fnbe->fab", jac, cov, jac)
     if scale is not None:

@@ -2,7 +2,7 @@
 
 Arrays on the variable side have shape `unit_shape + trail`, arrays on the factor side `(F, n) + trail`: `F`
 factors with `n` units each. `trail` is empty for scalars, and for blocks `(d,)` (information) or `(d, d)`.
-Nothing here knows what a message means; all operations are sums and copies.
+(`Rows` has the exception.) Nothing here knows what a message means; all operations are sums and copies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,29 @@ from jax import Array, lax
 
 from .linalg import sum_along, sum_of_others
 from .view import View
+
+
+class Rows(eqx.Module):
+    """How the edges of factors over scalars lie in an array: as rows `(F, n)`, unless an edge set knows better."""
+
+    def shape(self, factors: int, row: int) -> tuple[int, ...]:
+        """Of an array of all edges."""
+        return factors, row
+
+    def total(self, e: Array) -> Array:
+        """The sum of each factor's edges: `(F, 1)`."""
+        return sum_along(e, 1)
+
+    def others(self, e: Array) -> Array:
+        """For each edge the sum of the *other* edges of its factor, summed without cancellation."""
+        return sum_of_others(e, 1) if e.shape[1] > 1 else jnp.zeros((), e.dtype)
+
+    def lift(self, f: Array) -> Array:
+        """One number a factor `(F | 1, 1)`, in a shape that broadcasts with the edges."""
+        return f
+
+
+ROWS = Rows()
 
 
 class Edges(eqx.Module):
@@ -43,6 +66,11 @@ class Edges(eqx.Module):
     @abc.abstractmethod
     def dense(self) -> bool:
         """Injective, and at least half of the units have an edge: messages are then kept on the units."""
+
+    @property
+    def rows(self) -> Rows:
+        """How its edges lie in arrays."""
+        return ROWS
 
     def present(self) -> Array | None:
         """Which edges there are `(F, n)`, where rows would be longer than a factor has units; None if all are."""

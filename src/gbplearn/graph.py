@@ -296,7 +296,8 @@ class FactorGraph:
         if key not in self._laid_out:
             proper = frozenset(n for n, p in priors.items() if n in used and bool(jnp.all(p.proper)))
             made = tuple(
-                make_group(f, self._resolved(f), *key[:2], proper, messages, self.dtype) for f in self._factors.values()
+                make_group(f, self._resolved(f), *key[:2], proper, self.kinds, messages, self.dtype)
+                for f in self._factors.values()
             )
             self._laid_out[key] = made, proper
         groups, proper = self._laid_out[key]

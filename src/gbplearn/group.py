@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -32,7 +33,13 @@ class Slot(eqx.Module):
     row_shape: tuple[int, ...] = eqx.field(static=True)
     block: bool = eqx.field(static=True)
     proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
-    pooled: bool = eqx.field(static=True, default=False)  # only the sum of the messages into each unit is kept
+    # Only the sum of the messages into each unit is kept, and the reaction term by this slot of the group.
+    reaction: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether only the sum of the messages into each unit is kept."""
+        return self.reaction is not None
 
     @property
     def units(self) -> int:
@@ -97,6 +104,10 @@ class Group(eqx.Module):
         """Names of the variables it sends messages to, each once."""
         return tuple(dict.fromkeys(s.variable for s in self.slots))
 
+    def slots_of(self, variable: str) -> list[int]:
+        """The slots of a variable."""
+        return [s for s, slot in enumerate(self.slots) if slot.variable == variable]
+
     def _arguments(self, values: dict[str, Array]) -> list[Array]:
         """What `h` takes: whole variables, or one row a factor."""
 
@@ -111,6 +122,15 @@ class Group(eqx.Module):
             "constants": list(self.constants),
         }
         return [kinds[kind][i] for kind, i in self.arguments]
+
+    def with_known(self, fixed: dict[str, Array]) -> Group:
+        """The same group, with what depends on observed values and constants alone computed once for all."""
+        known: list[Array | None] = []
+        for kind, i in self.arguments:
+            known.append(
+                fixed[self.fixed[i].variable] if kind == "fixed" else self.constants[i] if kind == "constants" else None
+            )
+        return dataclasses.replace(self, measurement=self.measurement.with_known(known))
 
     def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
         """`h` of every factor at the values of the variables."""
@@ -241,6 +261,7 @@ def make_group(
     fixed: frozenset[str],
     held: frozenset[str],
     proper: frozenset[str],
+    kinds: Mapping[str, str],
     messages: str,
     dtype: jnp.dtype,
 ) -> Group:
@@ -252,6 +273,7 @@ def make_group(
     - `fixed`: variables that are wholly observed.
     - `held`: variables that are held at a belief.
     - `proper`: variables whose prior is proper everywhere.
+    - `kinds`: of the variables. Pooled edge sets of one kind share a reaction term.
     - `messages`: "per-edge", "pooled" or "auto".
     """
     noise = jnp.asarray(factor.noise, dtype)
@@ -261,7 +283,7 @@ def make_group(
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
     scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
     parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
-    arguments = []
+    arguments, holders = [], {}
     for place, (argument, view) in enumerate(zip(factor.args, views)):
         if view is None:
             array = jnp.asarray(argument)
@@ -271,8 +293,10 @@ def make_group(
             kind = "fixed" if name in fixed else "held" if name in held else "slots"
             edges = make_edges(view, factor.factors) if factor.layout is None else factor.layout.edges[place]
             block, known = view.variable.block, name in proper
-            pooled = scalar and known and is_pooled(messages, factor, edges)
-            item = Slot(edges, name, view.row_shape, block, known, pooled)
+            reaction = None
+            if kind == "slots" and scalar and known and is_pooled(messages, factor, edges):
+                reaction = holders.setdefault(kinds.get(name, ""), len(parts[kind]))
+            item = Slot(edges, name, view.row_shape, block, known, reaction)
         arguments.append((kind, len(parts[kind])))
         parts[kind].append(item)
     learnt = None

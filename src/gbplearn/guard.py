@@ -27,9 +27,11 @@ import numpy as np
 
 from . import proximal
 from .gaussian import Gaussian
+from .look import Latest, nothing_seen
 from .problem import Problem, State, belief_mean, empty_state
-from .propagate import CHUNK, Latest, Options, fixed_order, nothing_seen, run_in_place
+from .propagate import CHUNK, advance, fixed_order
 from .proximal import Values
+from .visit import Options
 
 _MORE_DAMPING = 0.7
 _FIRST_WEIGHT = 4.0
@@ -76,12 +78,8 @@ class Guard:
     def _advance(self, problem: Problem, state: State, options: Options, latest: Latest, limit: int, tolerance: float):
         """Up to `limit` iterations."""
         limit = min(limit, self.left, CHUNK)
-        state, latest, trace, count = run_in_place(
-            problem, state, options, latest, jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
-        )
-        n = int(count)
-        rows = jax.tree.map(lambda t: np.asarray(t)[:n], trace)
-        self.left -= n
+        state, latest, rows = advance(problem, state, options, latest, limit, tolerance)
+        self.left -= len(rows.residual)
         self.rows.append(rows)
         return state, latest, rows
 

@@ -16,9 +16,11 @@ from . import bethe, linalg
 from .gaussian import Gaussian
 from .graph import FactorGraph
 from .guard import Guard, Outcome
+from .look import nothing_seen
 from .problem import Problem, State, belief, empty_state
-from .propagate import LARGE, Options, nothing_seen, run
+from .propagate import run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
+from .visit import Options
 
 
 class Status(enum.Enum):
@@ -125,8 +127,7 @@ def _options(
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
     damp, drop = (jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows) for rows in (damp, drop))
-    every = jnp.asarray(5 if sum(g.edges for g in problem.groups) > LARGE else 1)
-    return Options(damp, drop, every, damped, dropping, relinearise, schedule)
+    return Options(damp, drop, damped, dropping, relinearise, schedule)
 
 
 def init(

@@ -20,8 +20,13 @@ from .measurement import Shape
 from .sites import INPUT, Site
 from .view import Variable
 
-# What is known of a pixel that is not observed, unless the caller says otherwise.
-INPUT_PRIOR = Gaussian.from_moments(mean=0.0, std=1.0)
+
+def default_input_prior() -> Gaussian:
+    """What is known of a pixel that is not observed, unless the caller says otherwise.
+
+    (A function: to import the package must not start JAX, which the user may still want to configure.)
+    """
+    return Gaussian.from_moments(mean=0.0, std=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Plan:
     **Arguments:**
 
     - `shapes`: of one example of every activation.
-    - `priors`, `starts`: of every parameter.
+    - `priors`: of every parameter; `starts`: of those that do not start at the mean of their prior.
     - `activations`: where the forward pass starts them.
     - `observations`: the observation layers by name, with the noise to use.
     - `learning`: parameters are learnt: an example with nothing observed above a layer then tells it nothing.
@@ -48,7 +53,7 @@ class Plan:
     observations: dict[str, Observation]
     learning: bool
     input_sigma: float | None = None
-    input_prior: Gaussian = INPUT_PRIOR
+    input_prior: Gaussian | None = None
     factors: Callable[[FactorGraph], Any] | None = None
     only_evidence: bool = False
 
@@ -62,7 +67,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             continue
         for name in _of_layer(site, plan.priors):
             graph.variable(
-                name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts[name], kind="parameter"
+                name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts.get(name), kind="parameter"
             )
         graph.variable(
             site.variable,
@@ -108,7 +113,8 @@ def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
     elif plan.input_sigma is not None:
         prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
     if batch.x_seen is not None:
-        unseen = plan.input_prior.broadcast_to(x.shape)
+        unknown = default_input_prior() if plan.input_prior is None else plan.input_prior
+        unseen = unknown.broadcast_to(x.shape)
         if prior is None and layer is not None:  # it is observed by factors
             prior = Gaussian.flat(x.shape, dtype=unseen.dtype)
         prior = unseen if prior is None else prior.where(jnp.asarray(batch.x_seen), unseen)

@@ -19,7 +19,7 @@ from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .inference import InferenceError, Result, Status
-from .lay_out import INPUT_PRIOR
+from .lay_out import default_input_prior
 from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
 from .memory import check_memory, network_memory
@@ -69,7 +69,7 @@ class Learner:
     - `iterations`, `tolerance`, `damping`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
         Parameters and activations want different damping.
     - `input_sigma`: standard deviation of noise on the inputs; None if they are what they are.
-    - `input_prior`: a Gaussian, what is known of an input that is not observed.
+    - `input_prior`: a Gaussian, what is known of an input that is not observed; by default `N(0, 1)`.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
     - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
     - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
@@ -91,7 +91,7 @@ class Learner:
         messages: str = "auto",
         guard: bool = True,
         input_sigma: float | None = None,
-        input_prior: Gaussian = INPUT_PRIOR,
+        input_prior: Gaussian | None = None,
         alpha: float = 0.0,
         process_noise: float = 0.0,
         forgetting: float = 1.0,
@@ -122,7 +122,8 @@ class Learner:
         }
         self.parameters, self.factors, self.seed = parameters, factors, seed
         self.dtype = FactorGraph(dtype=dtype).dtype
-        self.input_sigma, self.input_prior = input_sigma, input_prior.astype(self.dtype)
+        self.input_sigma = input_sigma
+        self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
         self.prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
         self._posterior = dict(self.prior)
         self.noise: dict[str, LearnNoise] = net._start_noise(None)

@@ -40,7 +40,7 @@ class Operator(eqx.Module):
 
     @abc.abstractmethod
     def each(self) -> Array:
-        """`J` edge by edge: `(F | 1, n)` where M = 1, else `(F | 1, n, M, d)`."""
+        """`J` edge by edge: as the edge set lays them out `(F | 1, n)` where M = 1, else `(F | 1, n, M, d)`."""
 
 
 class Entries(Operator):
@@ -50,11 +50,15 @@ class Entries(Operator):
     entries: Array
     block: bool = eqx.field(static=True, default=False)
 
+    @property
+    def _general(self) -> bool:
+        return self.entries.ndim == 4  # (F, n, M, d)
+
     def times(self, m: Array) -> Float[Array, "f m"]:
         """Spread, multiply, add up the edges of each factor."""
         x = self.edges.spread(m)
-        if self.entries.ndim == 2:
-            return (self.entries * x).sum(1, keepdims=True)
+        if not self._general:
+            return self.edges.rows.total(self.entries * x)
         x = x if self.block else x[..., None]
         f = max(self.entries.shape[0], x.shape[0])
         j, x = (jnp.broadcast_to(a, (f, *a.shape[1:])) for a in (self.entries, x))
@@ -62,8 +66,8 @@ class Entries(Operator):
 
     def back(self, r: Float[Array, "f m"]) -> Array:
         """Multiply, add up the edges of each unit."""
-        if self.entries.ndim == 2:
-            return self.edges.pool(self.entries * r)
+        if not self._general:
+            return self.edges.pool(self.entries * self.edges.rows.lift(r))
         j = jnp.broadcast_to(self.entries, (r.shape[0], *self.entries.shape[1:]))
         out = jnp.einsum("fnmd,fm->fnd", j, r)
         return self.edges.pool(out if self.block else out[..., 0])
@@ -103,6 +107,10 @@ class Measurement(eqx.Module):
     @abc.abstractmethod
     def value(self, *args: Array) -> Array:
         """`h`, reshapeable to `(F, M)`."""
+
+    def with_known(self, args: Sequence[Array | None]) -> Measurement:
+        """The same, with what depends on known arguments alone computed once for all; None for what is unknown."""
+        return self
 
     @abc.abstractmethod
     def linearise(self, args: Sequence[Array], wanted: Sequence[int]) -> tuple[Array, list[Array | Operator]]:

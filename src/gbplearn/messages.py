@@ -41,8 +41,9 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from . import linalg
+from .edges import ROWS, Rows
 from .gaussian import Gaussian
-from .linalg import add_all, others_in_list, sum_along, sum_of_others
+from .linalg import add_all, others_in_list, sum_of_others
 from .measurement import Operator
 
 
@@ -53,14 +54,16 @@ class Edge(NamedTuple):
     cavity: Gaussian  # (F, n), or (F, n, d) in block form
     point: Array  # linearisation point: (F | 1, n), or (F | 1, n, d)
     proper: bool  # known never to have a cavity of zero precision
+    rows: Rows = ROWS  # how edges lie in these arrays, if not like this
 
 
 class Pool(NamedTuple):
     """One pooled edge set as the update sees it."""
 
     jacobian: Operator
-    belief: Gaussian  # of the variable, in its own shape, everywhere proper
-    point: Array  # linearisation point: of that shape, or a scalar
+    mean: Array  # of the belief of the variable, in its own shape, everywhere proper
+    variance: Array
+    move: Array | None  # from the linearisation point to the mean; None where that is none
     reaction: Float[Array, "f 1"]  # g
 
 
@@ -75,11 +78,10 @@ def _plus(a: Array, b: Array | None) -> Array:
     return a if b is None else a + b
 
 
-def _leave_one_out(terms: list[Array]) -> list[Array]:
-    """Per-factor terms `(F, n)` of each edge set -> for each edge the sum over all other edges of its factor."""
-    across = others_in_list([sum_along(t, 1) for t in terms])
-    within = [sum_of_others(t, 1) if t.shape[1] > 1 else jnp.zeros((), t.dtype) for t in terms]
-    return [_plus(w, a) for w, a in zip(within, across)]
+def _leave_one_out(edges: list[Edge], terms: list[Array], totals: list[Array]) -> list[Array]:
+    """Terms of every edge and their totals -> for each edge the sum over all other edges of its factor."""
+    across = others_in_list(totals)
+    return [_plus(e.rows.others(t), None if a is None else e.rows.lift(a)) for e, t, a in zip(edges, terms, across)]
 
 
 def scalar_messages(
@@ -106,37 +108,39 @@ def scalar_messages(
         v = 1 / lam
         means.append(e.cavity.eta * v if e.proper else jnp.where(known, e.cavity.eta * v, e.point))
         spreads.append(v if e.proper else jnp.where(known, v, 0))
-    moves = [sum_along(e.jacobian * (m - e.point), 1) for e, m in zip(edges, means)]
+    moves = [e.rows.total(e.jacobian * (m - e.point)) for e, m in zip(edges, means)]
     terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
-    others: list[Array] = _leave_one_out(terms) if edges else []
-    pooled_means = [p.belief.eta / p.belief.lam for p in pools]
-    wide = [p.jacobian.squared().times(1 / p.belief.lam) for p in pools]
+    totals = [e.rows.total(t) for e, t in zip(edges, terms)]
+    others: list[Array] = _leave_one_out(edges, terms, totals) if edges else []
+    wide = [p.jacobian.squared().times(p.variance) for p in pools]
     if pools:
-        moves += [p.jacobian.times(m - p.point) for p, m in zip(pools, pooled_means)]
+        moves += [p.jacobian.times(p.move) for p in pools if p.move is not None]
         moves += [-p.reaction * v for p, v in zip(pools, wide)]
-        others = [o + add_all(wide) for o in others]
+        others = [o + e.rows.lift(add_all(wide)) for e, o in zip(edges, others)]
     innovation = residual[:, None] - add_all(moves)
     # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
     k = 1.0 if scale is None else scale[:, None]
     out = []
     for e, m, rest in zip(edges, means, others):
-        gain = e.jacobian * (k / (variance[:, None] + k * rest))
-        out.append(Gaussian(gain * (innovation + e.jacobian * m), gain * e.jacobian))
+        weight = 1.0 if scale is None else e.rows.lift(scale[:, None])
+        gain = e.jacobian * (weight / (e.rows.lift(variance[:, None]) + weight * rest))
+        out.append(Gaussian(gain * (e.rows.lift(innovation) + e.jacobian * m), gain * e.jacobian))
     count = None
     if not all(e.proper for e in edges):
         unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]
-        count = add_all([sum_along(u, 1) for u in unknown])
-        heard = [count - u < 0.5 for u in unknown]  # no other edge is unknown; counts are exact
+        count = add_all([e.rows.total(u) for e, u in zip(edges, unknown)])
+        # No other edge is unknown; counts are exact.
+        heard = [e.rows.lift(count) - u < 0.5 for e, u in zip(edges, unknown)]
         out = [Gaussian(jnp.where(h, g.eta, 0), jnp.where(h, g.lam, 0)) for g, h in zip(out, heard)]
     if not pools:
         return out, []
-    gain = k / (variance[:, None] + k * add_all([*(sum_along(t, 1) for t in terms), *wide]))
+    gain = k / (variance[:, None] + k * add_all([*totals, *wide]))
     gain = jnp.broadcast_to(gain if count is None else jnp.where(count < 0.5, gain, 0), (residual.shape[0], 1))
     share = gain * innovation
     summed = []
-    for p, m in zip(pools, pooled_means):
+    for p in pools:
         lam = p.jacobian.squared().back(gain)
-        summed.append(Pooled(Gaussian(p.jacobian.back(share) + lam * m, lam), share))
+        summed.append(Pooled(Gaussian(p.jacobian.back(share) + lam * p.mean, lam), share))
     return out, summed
 
 

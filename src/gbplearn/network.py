@@ -215,12 +215,13 @@ class Sequential:
         priors = self._known(beliefs, shape)
         if len(priors) < len(self._parameters(shape)):
             priors = {**self.priors(shape, seed=seed), **priors}
-        first = {n: p.mean for n, p in priors.items()}
+        first = {}
         for name, value in (start or {}).items():
-            if name not in first:
+            if name not in priors:
                 raise ValueError(f"start: the network has no parameter '{name}'")
-            first[name] = jnp.asarray(as_numbers(name, value, first[name].shape, "start"), first[name].dtype)
-        activations = self.forward(batch.x, first)
+            like = priors[name]
+            first[name] = jnp.asarray(as_numbers(name, value, like.shape, "start"), like.dtype)
+        activations = self.forward(batch.x, {n: first.get(n, p.mean) for n, p in priors.items()})
         plan = Plan(
             self.sites,
             self.shapes(shape),

@@ -38,6 +38,10 @@ class Problem(eqx.Module):
         """Groups with anything to infer."""
         return tuple(g for g, group in enumerate(self.groups) if group.slots)
 
+    def with_known(self) -> Problem:
+        """The same, with what depends on observed values alone computed once for all iterations."""
+        return dataclasses.replace(self, groups=tuple(g.with_known(self.fixed) for g in self.groups))
+
     def energies(self, values: dict[str, Array]) -> tuple[list[Array], dict[str, Array]]:
         """Energy of each group, and of each prior, at the values of all variables."""
         full = {**values, **self.fixed}
@@ -51,7 +55,7 @@ class Messages(eqx.Module):
     Where every unit has at most one edge the two hold the same numbers, and one is enough: on the units if most have
     an edge, since the sums over all edge sets of a variable are taken there, else on the edges. Where units have
     several edges, `pooled` is kept beside `each`, since other groups read it at every visit. Edge sets that are pooled
-    (`Slot.pooled`) have no `each` at all, but the reaction term of each factor.
+    (`Slot.pooled`) have no `each` at all, but one of them the reaction term of each factor.
     """
 
     each: Gaussian | None
@@ -109,9 +113,11 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
             prior = problem.prior[slot.variable]
             if slot.pooled:
                 nothing = Gaussian.flat(prior.shape, dtype=prior.dtype)
-                row.append(Messages(None, nothing, jnp.zeros((group.factors, 1), prior.dtype)))
+                holds = slot.reaction == len(row)
+                row.append(Messages(None, nothing, jnp.zeros((group.factors, 1), prior.dtype) if holds else None))
                 continue
-            shape = (group.factors, slot.units, *((prior.shape[-1],) if prior.block else ()))
+            shape = slot.edges.rows.shape(group.factors, slot.units)
+            shape += (prior.shape[-1],) if prior.block else ()
             row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
         messages.append(tuple(row))
         keep = keep_points and not group.linear and group.slots

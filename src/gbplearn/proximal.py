@@ -184,7 +184,7 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
             if slot.pooled:
                 assert m.pooled is not None
                 at_x = Gaussian(m.pooled.lam * x[slot.variable], m.pooled.lam)
-                new.append(Messages(None, at_x, jnp.zeros((group.factors, 1), at_x.dtype)))
+                new.append(Messages(None, at_x, jax.tree.map(jnp.zeros_like, m.reaction)))
                 continue
             each = m.on_edges(slot.edges)
             at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)

@@ -44,12 +44,22 @@ class Windows:
         """The places of a window, row by row."""
         return [(u, v) for u in range(self.kernel[0]) for v in range(self.kernel[1])]
 
+    def moved_apart(self, x: Array) -> Array:
+        """The image with its gaps and margins, which are 0."""
+        spatial = [(b, a, d - 1) for b, a, d in zip(self.before, self.after, self.dilation)]
+        if all(c == (0, 0, 0) for c in spatial):
+            return x
+        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spatial, *[(0, 0, 0)] * (x.ndim - 3)])
+
+    def places(self, size: Pair) -> tuple[np.ndarray, np.ndarray]:
+        """The rows `(h, taps)` and columns `(w, taps)` of every window, counted with gaps and margins."""
+        counts = self.count(size)
+        rows, columns = (np.arange(n)[:, None] * s + np.arange(k) for n, s, k in zip(counts, self.stride, self.kernel))
+        return rows, columns
+
     def take(self, x: Array, tap: Pair, size: Pair) -> Array:
         """What lies at one place of every window: `(B, H, W, ...)` to `(B, h, w, ...)`; 0 for gaps and margins."""
-        zero = jnp.zeros((), x.dtype)
-        spatial = [(b, a, d - 1) for b, a, d in zip(self.before, self.after, self.dilation)]
-        if any(c != (0, 0, 0) for c in spatial):
-            x = lax.pad(x, zero, [(0, 0, 0), *spatial, *[(0, 0, 0)] * (x.ndim - 3)])
+        x = self.moved_apart(x)
         start = [0, *tap, *[0] * (x.ndim - 3)]
         ends = [t + (n - 1) * s + 1 for t, n, s in zip(tap, self.count(size), self.stride)]
         stop = [x.shape[0], *ends, *x.shape[3:]]
@@ -63,10 +73,8 @@ class Windows:
     def present(self, size: Pair) -> np.ndarray:
         """Which places of which windows are pixels: `(h, w, taps)`."""
         axes = []
-        for n, k, s, d, b, count in zip(
-            size, self.kernel, self.stride, self.dilation, self.before, self.count(size), strict=True
-        ):
-            place = np.arange(count)[:, None] * s + np.arange(k) - b
+        for n, d, b, counted in zip(size, self.dilation, self.before, self.places(size), strict=True):
+            place = counted - b
             axes.append((place >= 0) & (place <= (n - 1) * d) & (place % d == 0))
         rows, columns = axes
         both = rows[:, None, :, None] & columns[None, :, None, :]
@@ -76,14 +84,13 @@ class Windows:
 class WindowEdges(Edges):
     """The pixels `(B, H, W, C)` in windows that slide over them.
 
-    With `channels` a factor has a window of *all* channels, and there are so many factors at each place: factors
-    `(B, h, w, channels)`, rows `(taps, C)`. Without, a factor has a window of *one* channel: factors `(B, h, w, C)`,
-    rows `(taps,)`.
+    A factor has a window of *all* channels, and there are `channels` factors at each place: factors
+    `(B, h, w, channels)`, rows `(taps, C)`.
     """
 
     unit_shape: tuple[int, ...] = eqx.field(static=True)
     windows: Windows = eqx.field(static=True)
-    channels: int | None = eqx.field(static=True, default=None)
+    channels: int = eqx.field(static=True)
 
     @property
     def size(self) -> Pair:
@@ -93,18 +100,18 @@ class WindowEdges(Edges):
     @property
     def grid(self) -> tuple[int, ...]:
         """The factors as an array."""
-        return (self.unit_shape[0], *self.windows.count(self.size), self.channels or self.unit_shape[3])
+        return (self.unit_shape[0], *self.windows.count(self.size), self.channels)
 
     @property
     def row(self) -> int:
-        """All taps, of one or all channels."""
-        return math.prod(self.windows.kernel) * (1 if self.channels is None else self.unit_shape[3])
+        """All taps of all channels."""
+        return math.prod(self.windows.kernel) * self.unit_shape[3]
 
     @property
     def injective(self) -> bool:
         """Windows that do not overlap, each in one factor."""
         apart = all(k <= s for k, s in zip(self.windows.kernel, self.windows.stride)) or self.windows.kernel == (1, 1)
-        return apart and (self.channels or 1) == 1
+        return apart and self.channels == 1
 
     @property
     def dense(self) -> bool:
@@ -116,17 +123,11 @@ class WindowEdges(Edges):
         present = self.windows.present(self.size)
         if present.all():
             return None
-        if self.channels is None:
-            wide = jnp.asarray(present)[None, :, :, None, :]
-        else:
-            wide = jnp.asarray(np.repeat(present, self.unit_shape[3], 2))[None, :, :, None, :]
+        wide = jnp.asarray(np.repeat(present, self.unit_shape[3], 2))[None, :, :, None, :]
         return jnp.broadcast_to(wide, (*self.grid, self.row)).reshape(-1, self.row)
 
     def _join(self, taps: list[Array]) -> Array:
         """From `(B, h, w, C)` a tap to edges."""
-        if self.channels is None:
-            # Written down tap by tap, and only read as (F, n).
-            return jnp.stack([t.reshape(-1) for t in taps]).T
         row = jnp.stack(taps, 3)
         row = row.reshape(*row.shape[:3], 1, self.row)
         return jnp.broadcast_to(row, (*self.grid, self.row)).reshape(-1, self.row)
@@ -145,15 +146,11 @@ class WindowEdges(Edges):
         if self.injective:
             return jnp.zeros_like(e)
         taps = self.windows.taps
-        if self.channels is None:
-            slabs = list(jnp.moveaxis(e.reshape(*self.grid, len(taps), 1), 4, 0))
-        else:  # (B, h, w, channels, taps, C) -> of each tap (B, h, w, C, channels)
-            slabs = list(e.reshape(*self.grid, len(taps), -1).transpose(4, 0, 1, 2, 5, 3))
+        # (B, h, w, channels, taps, C) -> of each tap (B, h, w, C, channels)
+        slabs = list(e.reshape(*self.grid, len(taps), -1).transpose(4, 0, 1, 2, 5, 3))
         home = jnp.stack([self.windows.put(s, t, self.size) for s, t in zip(slabs, taps)], 4)
         rest = sum_of_others(home.reshape(*self.unit_shape, -1), 4).reshape(home.shape)
         back = [self.windows.take(rest[..., i, :], t, self.size) for i, t in enumerate(taps)]
-        if self.channels is None:
-            return jnp.stack([b[..., 0] for b in back], -1).reshape(e.shape)
         return jnp.stack(back, 3).transpose(0, 1, 2, 5, 3, 4).reshape(e.shape)
 
 

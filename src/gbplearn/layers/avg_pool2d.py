@@ -8,12 +8,12 @@ Energy of example `b`, window `(i, j)` and channel `c`, one factor (M = 1) each,
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
+from ..linalg import add_all
 from ..measurement import Entries, Operator
 from .operators import Identity
 from .window_layer import WindowKind, WindowLayer
@@ -24,15 +24,14 @@ class AvgPoolKind(WindowKind):
 
     def reduce(self, x: Array) -> Array:
         """The mean of each window."""
-        window = (1, *self.windows.kernel, 1)
-        total = lax.reduce_window(x, 0.0, lax.add, window, (1, *self.windows.stride, 1), "valid")
-        return total / math.prod(self.windows.kernel)
+        places = self.edges(x.shape).places(x)
+        return add_all(places) / len(places)
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """-1 / K² everywhere."""
         x, y = args
-        count = math.prod(self.windows.kernel)
-        return Entries(self.edges(x.shape), jnp.full((1, count), -1 / count, x.dtype)), Identity(y.shape, y.dtype)
+        edges = self.edges(x.shape)
+        return Entries(edges, edges.rows.lift(jnp.full((1, 1), -1 / edges.row, x.dtype))), Identity(y.shape, y.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,11 @@ Its Jacobian is -1 at the largest input (the first, if several are), 0 at the ot
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from ..measurement import Entries, Operator
 from .operators import Identity
@@ -25,24 +26,19 @@ class MaxPoolKind(WindowKind):
 
     def reduce(self, x: Array) -> Array:
         """The largest of each window."""
-        window = (1, *self.windows.kernel, 1)
-        return lax.reduce_window(x, -jnp.inf, lax.max, window, (1, *self.windows.stride, 1), "valid")
+        return functools.reduce(jnp.maximum, self.edges(x.shape).places(x))
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """-1 at the first of the largest."""
         x, y = args
         edges = self.edges(x.shape)
-        size = edges.size
-        taps = [self.windows.take(x, t, size) for t in self.windows.taps]
-        largest = taps[0]
-        for t in taps[1:]:
-            largest = jnp.maximum(largest, t)
-        free, hits = jnp.ones(largest.shape, bool), []
-        for t in taps:
-            hit = free & (t == largest)
-            hits.append(jnp.where(hit, -1.0, 0.0).astype(x.dtype))
-            free = free & ~hit
-        return Entries(edges, jnp.stack([h.reshape(-1) for h in hits]).T), Identity(y.shape, y.dtype)
+        largest = self.reduce(x)
+        # Later places first, so that of equals the first one has the last word.
+        first = jnp.zeros(largest.shape, jnp.int32)
+        for i, at_place in reversed(list(enumerate(edges.places(x)))):
+            first = jnp.where(at_place == largest, i, first)
+        hit = edges.rows.lift(first) == edges.place()
+        return Entries(edges, jnp.where(hit, -1.0, 0.0).astype(x.dtype)), Identity(y.shape, y.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

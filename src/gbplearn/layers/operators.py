@@ -28,7 +28,6 @@ class Product(Operator):
     edges: Edges  # of the variable whose values c are: which element of c stands on which edge
     own: Edges  # of the variable itself
     product: Callable[[Array, Array], Array] = eqx.field(static=True)
-    transposed: Callable[[Array, Array], Array] | None = eqx.field(static=True, default=None)  # of (c, r), if known
 
     def times(self, m: Array) -> Float[Array, "f m"]:
         """`slope x product(c, m)`."""
@@ -37,15 +36,13 @@ class Product(Operator):
     def back(self, r: Float[Array, "f m"]) -> Array:
         """The product transposed."""
         scaled = self.slope * r.reshape(self.slope.shape)
-        if self.transposed is not None:
-            return self.transposed(self.coefficient, scaled)
         like = jax.ShapeDtypeStruct(self.own.unit_shape, r.dtype)
         return jax.linear_transpose(lambda m: self.product(self.coefficient, m), like)(scaled)[0]
 
     def squared(self) -> Product:
         """Squares of slope and coefficient."""
         c, s = self.coefficient, self.slope
-        return Product(c * c, s * s, self.edges, self.own, self.product, self.transposed)
+        return Product(c * c, s * s, self.edges, self.own, self.product)
 
     def each(self) -> Array:
         """`slope x c`, where there is an edge."""
@@ -65,7 +62,8 @@ class Shared(Operator):
 
     def back(self, r: Float[Array, "f m"]) -> Array:
         """Summed over the leading axes: a matrix product with ones, which is what the compiler does quickest."""
-        rows = (self.slope * r.reshape(self.slope.shape)).reshape(-1, self.slope.shape[-1])
+        channels = self.slope.shape[-1]
+        rows = self.slope.reshape(-1, channels) * r.reshape(-1, channels)
         return jnp.ones(rows.shape[0], rows.dtype) @ rows
 
     def squared(self) -> Shared:

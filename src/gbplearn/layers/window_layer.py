@@ -15,8 +15,8 @@ from ..edges import AxesEdges
 from ..factor import Factor
 from ..measurement import FactorKind, Layout, Shape
 from ..robust import Kernel
+from ..tile_edges import Pair, TileEdges
 from ..view import Variable
-from ..window_edges import WindowEdges, Windows
 from .convolution import as_pair, check_image
 from .layer import Parameter, Transform, check_positive, check_robust
 
@@ -24,21 +24,21 @@ from .layer import Parameter, Transform, check_positive, check_robust
 class WindowKind(FactorKind):
     """`h = y - reduce(x)`, measured to be 0. Arguments: `x (B, H, W, C)`, `y (B, h, w, C)`."""
 
-    windows: Windows = eqx.field(static=True)
+    size: Pair = eqx.field(static=True)
 
     @abc.abstractmethod
     def reduce(self, x: Array) -> Array:
         """`(B, H, W, C)` to `(B, h, w, C)`."""
 
-    def edges(self, shape: Shape) -> WindowEdges:
+    def edges(self, shape: Shape) -> TileEdges:
         """A window of one channel for each factor."""
-        return WindowEdges(shape, self.windows)
+        return TileEdges(shape, self.size)
 
     def layout(self, *shapes: Shape) -> Layout:
         """One factor an example, window and channel; its row runs over the window."""
         x, y = shapes
         if len(x) != 4 or self.edges(x).grid != y:
-            raise ValueError(f"windows of {self.windows.kernel} cannot join images {x} and {y}")
+            raise ValueError(f"windows of {self.size} cannot join images {x} and {y}")
         return Layout(y, (), (self.edges(x), AxesEdges(y, (0, 1, 2, 3), (*y, 1))))
 
     def value(self, *args: Array) -> Array:
@@ -65,14 +65,14 @@ class WindowLayer(Transform):
         check_robust(type(self).__name__, self.robust)
 
     @property
-    def _windows(self) -> Windows:
-        size = as_pair(type(self).__name__, "size", self.size)
-        return Windows(size, size)
+    def _kind(self) -> WindowKind:
+        return self.kind(as_pair(type(self).__name__, "size", self.size))
 
     def output_shape(self, shape: Shape) -> Shape:
         """`(height, width, channels)`."""
         check_image(type(self).__name__, shape)
-        height, width = self._windows.count(shape[:2])
+        size = as_pair(type(self).__name__, "size", self.size)
+        height, width = (n // k for n, k in zip(shape, size))
         if min(height, width) < 1:
             raise ValueError(f"{type(self).__name__}: windows of {self.size} do not fit images {shape}")
         return height, width, shape[2]
@@ -84,7 +84,7 @@ class WindowLayer(Transform):
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """Its kind, from inputs to outputs."""
         return Factor(
-            self.kind(self._windows),
+            self._kind,
             (inputs, outputs),
             y=0.0,
             sigma=self.sigma,
@@ -96,4 +96,4 @@ class WindowLayer(Transform):
 
     def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array | None:
         """Reduce."""
-        return self.kind(self._windows).reduce(jnp.asarray(x))
+        return self._kind.reduce(jnp.asarray(x))

@@ -1,0 +1,247 @@
+"""One visit of a factor group: the only place where messages change."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .gaussian import Gaussian
+from .group import Group, Slot
+from .linalg import add_all
+from .measurement import Linear
+from .messages import Edge, Pool, Pooled, general_messages, scalar_messages
+from .noise_update import learn_noise
+from .problem import Messages, Problem, State, belief_mean, cavity, pooled
+from .schedule import OnMovement, Schedule
+
+
+class Options(eqx.Module):
+    """How messages are sent. Numbers are data; what is static changes the compiled code."""
+
+    damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
+    dropout: tuple[tuple[Array, ...], ...]
+    damped: bool = eqx.field(static=True)
+    dropping: bool = eqx.field(static=True)
+    relinearise: int | OnMovement = eqx.field(static=True)
+    schedule: Schedule = eqx.field(static=True)
+
+    def kept(self, g: int, s: int) -> Array:
+        """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
+        return self.damping[g][s] + (1 - self.damping[g][s]) * self.dropout[g][s]
+
+    def noise_damping(self, g: int) -> Array:
+        """Of a noise that is learnt."""
+        return jnp.max(jnp.stack(self.damping[g]))
+
+
+def _inbound(problem: Problem, state: State, g: int) -> dict[str, Gaussian]:
+    """For each variable of a group: its prior and the messages of all *other* groups."""
+    out = {}
+    for name in problem.groups[g].variables:
+        others = [pooled(problem, state, other, s) for other, s in problem.touching(name) if other != g]
+        out[name] = _product([problem.prior[name], *others])
+    return out
+
+
+def _product(parts: list[Gaussian]) -> Gaussian:
+    return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
+
+
+def linearise_at(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
+    """A group at the values of its variables; linear ones have their Jacobian."""
+    group, frozen = problem.groups[g], problem.frozen[g]
+    if frozen is None:
+        return group.linearise({**points, **problem.fixed})
+    moves = [j.times(points[slot.variable]) for slot, j in zip(group.slots, group.operators(frozen))]
+    return Linear(frozen.value + add_all(moves), frozen.jacobians)
+
+
+def propose(
+    group: Group,
+    linear: Linear,
+    seen: list[Gaussian],
+    reactions: list[Array | None],
+    means: dict[str, Array],
+    points: dict[str, Array],
+    residual: Array,
+    scale: Array | None,
+    heard: Array | None,
+) -> list[Gaussian | Pooled]:
+    """The undamped messages of a group.
+
+    **Arguments:**
+
+    - `seen`: of each slot its cavities, or if it is pooled the belief.
+    - `reactions`: of each pooled slot.
+    - `means`: of the beliefs of what is pooled; those that are the very arrays in `points` have not moved.
+    - `heard`: how uncertain variables held at a belief leave `h`.
+    """
+    rows = group.factors
+    residual = jnp.broadcast_to(residual, (rows, group.outputs))
+    operators = group.operators(linear)
+    if group.scalar:
+        edges, pools = [], []
+        for s, j, g, r in zip(group.slots, operators, seen, reactions):
+            if r is not None:
+                mean = means[s.variable]
+                move = None if points[s.variable] is mean else mean - points[s.variable]
+                pools.append(Pool(j, mean, 1 / g.lam, move, r))
+            else:
+                edges.append(Edge(j.each(), g, _spread(s, points), s.proper, s.edges.rows))
+        k = None if scale is None else scale[:, 0]
+        variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
+        if heard is not None:  # the robust scale belongs to the noise alone
+            variance = variance + heard[:, 0] * (1.0 if k is None else k)
+        each, pooled_ones = (iter(m) for m in scalar_messages(edges, residual[:, 0], variance, k, pools))
+        return [next(each if r is None else pooled_ones) for r in reactions]
+    edges = []
+    for j, c, s in zip(operators, seen, group.slots):
+        wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
+        edges.append(Edge(j.each(), wide, _point(_spread(s, points), s, wide), s.proper))
+    covariance = group.covariance()
+    if heard is not None:
+        root = 1.0 if scale is None else jnp.sqrt(scale[:, :, None] * scale[:, None, :])
+        covariance = covariance + heard * root
+    out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
+    return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
+
+
+def _spread(slot: Slot, points: dict[str, Array]) -> Array:
+    """The linearisation point at every edge; a scalar stays one."""
+    x = points[slot.variable]
+    return x if x.ndim == 0 else slot.edges.spread(x)
+
+
+def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
+    """A linearisation point in block layout."""
+    if x.ndim == 0:
+        return jnp.broadcast_to(x, (1, *cavity.shape[1:]))
+    return x if slot.block else x[..., None]
+
+
+def _refresh(options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]):
+    """The linearisation point of this visit, and what of it is stored."""
+    stored = state.points[g]
+    if stored is None:
+        return means, None
+    first = state.visits[g] == 0
+    if isinstance(options.relinearise, OnMovement):
+        points = {}
+        for name, x0 in stored.items():
+            lam = jnp.diagonal(old[name].lam, axis1=-2, axis2=-1) if old[name].block else old[name].lam
+            far = (means[name] - x0) ** 2 * lam > options.relinearise.threshold**2
+            points[name] = jnp.where(first | far, means[name], x0)
+    else:
+        due = state.visits[g] % options.relinearise == 0
+        points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
+    return points, points
+
+
+def _draw_lots(group: Group, key: Array) -> tuple[Array, list[Array]]:
+    """The next key, and for each slot uniform numbers, one an edge, all from one draw: a draw is much to compile."""
+    key, draw = jax.random.split(key)
+    sizes = [0 if s.pooled else group.factors * s.units for s in group.slots]
+    parts = jnp.split(jax.random.uniform(draw, (sum(sizes),)), np.cumsum(sizes)[:-1])
+    return key, parts
+
+
+def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
+    """Damped message of a pooled edge set, and the reaction if it holds one."""
+    assert old.pooled is not None
+    held = None if old.reaction is None else weight * old.reaction + (1 - weight) * new.reaction
+    return Messages(None, old.pooled.mix(new.message, weight), held)
+
+
+class Seen(NamedTuple):
+    """What a group sees of its variables before a visit."""
+
+    inbound: dict[str, Gaussian]  # prior and the messages of all other groups
+    own: list[Gaussian]  # of each slot, its messages multiplied up on the units
+    belief: dict[str, Gaussian]
+
+
+def see(problem: Problem, state: State, g: int) -> Seen:
+    """What a group sees."""
+    group = problem.groups[g]
+    inbound = _inbound(problem, state, g)
+    own = [pooled(problem, state, g, s) for s in range(len(group.slots))]
+    return Seen(inbound, own, join(group, inbound, own))
+
+
+def join(group: Group, inbound: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
+    """The belief of each variable of a group, from its messages and those of the others."""
+    return {n: _product([inbound[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
+
+
+def means_of(problem: Problem, beliefs: dict[str, Gaussian]) -> dict[str, Array]:
+    """Means, or starts where nothing is known."""
+    return {n: belief_mean(b, problem.start[n], n in problem.proper) for n, b in beliefs.items()}
+
+
+def _points(
+    problem: Problem, options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]
+) -> tuple[dict[str, Array], dict[str, Array] | None]:
+    """Where a group is linearised at this visit, and what of it is stored."""
+    first = {n: jnp.where(state.visits[g] == 0, problem.start[n], x) for n, x in means.items() if n in problem.started}
+    return _refresh(options, state, g, {**means, **first}, old)
+
+
+def visit(problem: Problem, state: State, options: Options, g: int) -> State:
+    """Visit one group: relinearise, send its messages, damp, drop out."""
+    group = problem.groups[g]
+    inbound, own, old = see(problem, state, g)
+    seen = []
+    for s, slot in enumerate(group.slots):
+        outside = _product([inbound[slot.variable], *(own[i] for i in group.slots_of(slot.variable) if i != s)])
+        seen.append(old[slot.variable] if slot.pooled else cavity(slot, outside, state.messages[g][s]))
+    reactions = [None if s.reaction is None else state.messages[g][s.reaction].reaction for s in group.slots]
+    frozen, first = problem.frozen[g], state.visits[g] == 0
+    if frozen is not None and group.robust is None:
+        points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
+        means = means_of(problem, {slot.variable: old[slot.variable] for slot in group.slots if slot.pooled})
+        linear, stored = frozen, state.points[g]
+    else:
+        means = means_of(problem, old)
+        points, stored = _points(problem, options, state, g, means, old)
+        linear = linearise_at(problem, g, points)
+    variance = state.noise[g]
+    heard = group.spread_of(problem.held, linear)
+    if variance is not None and group.noise_prior is not None:
+        variance = learn_noise(group, linear, seen, reactions, points, heard, variance, options.noise_damping(g))
+        group = group.with_noise(variance)
+    residual = group.y - linear.value
+    scale = group.weights() if group.robust is None else group.measure(every_factor(group, residual)).scale
+    proposals = propose(group, linear, seen, reactions, means, points, residual, scale, heard)
+
+    key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
+    messages = []
+    for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
+        # The first message is taken whole.
+        if isinstance(proposal, Pooled):
+            weight = jnp.where(first, 0, options.kept(g, s)).astype(own[s].dtype)
+            messages.append(_mix_pooled(state.messages[g][s], proposal, weight))
+            continue
+        after, weight = proposal, jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
+        sent = state.messages[g][s].on_edges(slot.edges)
+        if options.damped:
+            after = sent.mix(after, weight)
+        if options.dropping:  # one mask for all natural parameters of an edge
+            after = sent.where((lots[s].reshape(sent.shape) < options.dropout[g][s]) & ~first, after)
+        messages.append(Messages.pack(slot.edges, after))
+    return State(
+        (*state.messages[:g], tuple(messages), *state.messages[g + 1 :]),
+        (*state.points[:g], stored, *state.points[g + 1 :]),
+        state.visits.at[g].add(1),
+        key,
+        (*state.noise[:g], variance, *state.noise[g + 1 :]),
+    )
+
+
+def every_factor(group: Group, residual: Array) -> Array:
+    """Residuals that all factors may share, for each."""
+    return jnp.broadcast_to(residual, (group.factors, group.outputs))
