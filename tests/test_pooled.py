@@ -152,7 +152,8 @@ def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
     """The pooled update of `h = y - tanh(x w + d)`, measured to be 0, factor by factor.
 
     `y` has one edge a unit: its message leaves its own share out. Everything else is pooled, with a reaction `g` of the
-    activations, damped with `x`, and one of the parameters, damped with `w`. The first message is taken whole.
+    activations, damped with `x`, and one of the parameters, damped with `w`. Also the
+    first pooled message is damped; the first one to `y`, which has a single edge, is taken whole.
     """
     prior = {n: (mean[n] / std[n] ** 2, std[n] ** -2) for n in mean}
     told = {n: (np.zeros_like(mean[n]), np.zeros_like(mean[n])) for n in mean}
@@ -188,7 +189,7 @@ def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
                 for n in g:
                     new_g[n][b, o] = innovation / s
         for n in mean:
-            old = 0.0 if visit == 0 else damping[n]
+            old = 0.0 if visit == 0 and n == "y" else damping[n]
             told[n] = tuple(old * a + (1 - old) * b for a, b in zip(told[n], new[n]))
             if n in g:
                 g[n] = old * g[n] + (1 - old) * new_g[n]

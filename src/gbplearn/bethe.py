@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from . import linalg
+from .compiling import lean_jit
 from .gaussian import POINT, Gaussian
 from .linalg import add_all
 from .problem import Problem, State, belief, cavity, pooled
 from .proximal import with_settled_noise
 
 
-@jax.jit
+@lean_jit
 def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]) -> Array:
     """`log Z`, exact on trees of linear factors.
 

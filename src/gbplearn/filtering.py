@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
+from .compiling import lean_jit
 from .gaussian import Gaussian
 
 Beliefs = dict[str, Gaussian]
@@ -55,7 +55,7 @@ class Filtering:
         return _next_prior(posterior, original, self.alpha, self.process_noise, self.forgetting)
 
 
-@jax.jit
+@lean_jit
 def _next_prior(posterior: Beliefs, original: Beliefs, alpha, process_noise, forgetting) -> Beliefs:
     def one(now: Gaussian, first: Gaussian) -> Gaussian:
         mean, std = now.mean, jnp.sqrt(now.variance / forgetting + process_noise**2)

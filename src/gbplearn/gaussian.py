@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -70,8 +70,8 @@ class Gaussian(eqx.Module):
             s = _floats(std, "std")
             if not _traced(s) and not (np.asarray(s) > 0).all():
                 raise ValueError("Gaussian.from_moments: every std must be > 0")
-            return cls(*_from_moments(m, s))
-        c = _floats(covariance, "covariance").astype(m.dtype)
+            return cls(*_compute(_from_moments, m, s))
+        c = jnp.asarray(_floats(covariance, "covariance").astype(m.dtype))
         if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
             raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
         symmetric = _traced(c) or np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-4, atol=0)
@@ -85,9 +85,9 @@ class Gaussian(eqx.Module):
     @classmethod
     def point(cls, value: Numbers, *, block: bool = False) -> Gaussian:
         """Observed values: so precise that no other message can move them; their mean is `value` exactly."""
-        v = _floats(value, "value")
+        v = jnp.asarray(_floats(value, "value"))
         if not block:
-            return cls(v * POINT, jnp.full_like(v, POINT))
+            return cls(*_compute(lambda xp, v: (v * xp.asarray(POINT, v.dtype), xp.full_like(v, POINT)), v))
         d = v.shape[-1]
         return cls(v * POINT, jnp.broadcast_to(jnp.eye(d, dtype=v.dtype) * POINT, (*v.shape, d)))
 
@@ -123,14 +123,14 @@ class Gaussian(eqx.Module):
     def mean(self) -> Float[Array, "..."]:
         """`lam^-1 eta`; zero along directions of which nothing is known."""
         if not self.block:
-            return _mean(self.eta, self.lam)
+            return _compute(_mean, self.eta, self.lam)
         return jnp.einsum("...ij,...j->...i", linalg.pseudo_inverse(self.lam)[0], self.eta)
 
     @property
     def variance(self) -> Float[Array, "..."]:
         """Marginal variances; infinite where nothing is known."""
         if not self.block:
-            return _variance(self.lam)
+            return _compute(_variance, self.lam)
         inverse, null = linalg.pseudo_inverse(self.lam)
         unknown = jnp.any(jnp.abs(null) > 0, -1)
         return jnp.where(unknown, jnp.inf, jnp.diagonal(inverse, axis1=-2, axis2=-1))
@@ -194,11 +194,17 @@ class Gaussian(eqx.Module):
         if shape == self.shape:
             return self
         lam_shape = (*shape, shape[-1]) if self.block else shape
-        return Gaussian(jnp.broadcast_to(self.eta, shape), jnp.broadcast_to(self.lam, lam_shape))
+
+        def wide(xp: Any, eta: Any, lam: Any) -> tuple[Any, Any]:
+            return xp.broadcast_to(eta, shape), xp.broadcast_to(lam, lam_shape)
+
+        return Gaussian(*_compute(wide, self.eta, self.lam))
 
     def astype(self, dtype: jnp.dtype) -> Gaussian:
         """The same densities in another floating-point type."""
-        return self if dtype == self.dtype else jax.tree.map(lambda a: a.astype(dtype), self)
+        if dtype == self.dtype:
+            return self
+        return Gaussian(*_compute(lambda _, eta, lam: (eta.astype(dtype), lam.astype(dtype)), self.eta, self.lam))
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Independent draws, of shape `shape + self.shape`. Every Gaussian must be proper."""
@@ -233,34 +239,40 @@ class Gaussian(eqx.Module):
         return 0.5 * (trace - self.shape[-1] + logs + linalg.quadratic(other.lam, d))
 
 
-def _floats(x: Numbers | None, name: str) -> Array:
-    a = jnp.asarray(x)
-    if not jnp.issubdtype(a.dtype, jnp.floating):
-        a = a.astype(jnp.result_type(float))
-    if not _traced(a) and not np.isfinite(np.asarray(a)).all():
+def _floats(x: Any, name: str) -> Any:
+    """As floating-point numbers of JAX's precision; NumPy's stay NumPy's."""
+    if _traced(x):
+        return x.astype(jnp.result_type(float)) if not jnp.issubdtype(x.dtype, jnp.floating) else x
+    a = np.asarray(x)
+    a = a.astype(jax.dtypes.canonicalize_dtype(a.dtype if jnp.issubdtype(a.dtype, jnp.floating) else float))
+    if not np.isfinite(a).all():
         raise ValueError(f"Gaussian: {name} holds NaN or infinity")
     return a
 
 
-# Compiled, because graphs are built outside of compiled code, where every operation is compiled for itself.
+def _compute(function: Callable[..., Any], *arrays: Any) -> Any:
+    """A function of `numpy` or `jax.numpy` and of arrays.
+
+    Graphs are built outside of compiled code, where JAX would compile every operation for itself: NumPy need not.
+    """
+    if any(_traced(a) for a in arrays):
+        return function(jnp, *arrays)
+    return jax.tree.map(jnp.asarray, function(np, *(np.asarray(a) for a in arrays)))
 
 
-@jax.jit
-def _from_moments(mean: Array, std: Array) -> tuple[Array, Array]:
-    mean, std = jnp.broadcast_arrays(mean, std.astype(mean.dtype))
+def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:
+    mean, std = xp.broadcast_arrays(mean, std.astype(mean.dtype))
     lam = 1 / (std * std)
     return lam * mean, lam
 
 
-@jax.jit
-def _mean(eta: Array, lam: Array) -> Array:
-    return jnp.where(lam > 0, eta / jnp.where(lam > 0, lam, 1), 0)
+def _mean(xp: Any, eta: Any, lam: Any) -> Any:
+    return xp.where(lam > 0, eta / xp.where(lam > 0, lam, 1), 0).astype(eta.dtype)
 
 
-@jax.jit
-def _variance(lam: Array) -> Array:
-    return jnp.where(lam > 0, 1 / jnp.where(lam > 0, lam, 1), jnp.inf)
+def _variance(xp: Any, lam: Any) -> Any:
+    return xp.where(lam > 0, 1 / xp.where(lam > 0, lam, 1), xp.inf).astype(lam.dtype)
 
 
-def _traced(x: Array) -> bool:
+def _traced(x: Any) -> bool:
     return isinstance(x, Tracer)

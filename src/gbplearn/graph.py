@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .compiling import lean_jit
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
@@ -125,7 +126,7 @@ class FactorGraph:
             point = as_numbers(name, start, shape, "start")
             if not np.isfinite(point).all():
                 raise ValueError(f"variable '{name}': start holds NaN or infinity")
-        point = jnp.asarray(point, self.dtype)
+        point = jnp.asarray(np.asarray(point, self.dtype))
         self._entries[name] = _Entry(variable, prior, point, start is not None, kind)
         self._laid_out.clear()
         return variable
@@ -294,14 +295,14 @@ class FactorGraph:
             used[name], start[name] = prior, self._entries[name].start
         key = fixed, frozenset(held), messages
         if key not in self._laid_out:
-            proper = frozenset(n for n, p in priors.items() if n in used and bool(jnp.all(p.proper)))
+            proper = frozenset(n for n, p in priors.items() if n in used and all_proper(p))
             made = tuple(
                 make_group(f, self._resolved(f), *key[:2], proper, self.kinds, messages, self.dtype)
                 for f in self._factors.values()
             )
             self._laid_out[key] = made, proper
         groups, proper = self._laid_out[key]
-        values = {name: jnp.asarray(seen.values[name][0], self.dtype) for name in fixed}
+        values = {name: jnp.asarray(np.asarray(seen.values[name][0], self.dtype)) for name in fixed}
         values |= {name: belief.mean for name, belief in held.items()}
         frozen = tuple(_freeze(g, used, values) if g.linear and g.slots else None for g in groups)
         started = frozenset(name for name in used if self._entries[name].started)
@@ -334,7 +335,12 @@ class FactorGraph:
         return {**out, **{f"prior of {name}": float(priors[name]) for name in proper}}
 
 
-_energies = jax.jit(lambda problem, values: problem.energies(values))
+_energies = lean_jit(lambda problem, values: problem.energies(values))
+
+
+def all_proper(prior: Gaussian) -> bool:
+    """By NumPy where that is easy: outside of compiled code JAX would compile every operation for itself."""
+    return bool((np.asarray(prior.proper if prior.block else prior.lam) > 0).all())
 
 
 def _freeze(group: Group, priors: dict[str, Gaussian], values: dict[str, Array]) -> Linear:

@@ -276,9 +276,9 @@ def make_group(
     - `kinds`: of the variables. Pooled edge sets of one kind share a reaction term.
     - `messages`: "per-edge", "pooled" or "auto".
     """
-    noise = jnp.asarray(factor.noise, dtype)
-    variances = noise if noise.ndim == 2 else jnp.diagonal(noise, axis1=-2, axis2=-1)
-    numbers = np.asarray(variances)
+    # By NumPy: outside of compiled code JAX would compile every operation for itself.
+    noise = np.asarray(factor.noise, dtype)
+    numbers = noise if noise.ndim == 2 else np.diagonal(noise, axis1=-2, axis2=-1)
     if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
     scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
@@ -286,8 +286,9 @@ def make_group(
     arguments, holders = [], {}
     for place, (argument, view) in enumerate(zip(factor.args, views)):
         if view is None:
-            array = jnp.asarray(argument)
-            kind, item = "constants", array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+            array = np.asarray(argument)
+            floats = jnp.issubdtype(array.dtype, jnp.floating)
+            kind, item = "constants", jnp.asarray(array.astype(dtype) if floats else array)
         else:
             name = view.variable.name
             kind = "fixed" if name in fixed else "held" if name in held else "slots"
@@ -308,10 +309,10 @@ def make_group(
         tuple(parts["held"]),
         tuple(parts["fixed"]),
         tuple(parts["constants"]),
-        jnp.asarray(factor.y, dtype),
-        noise,
+        jnp.asarray(np.asarray(factor.y, dtype)),
+        jnp.asarray(noise),
         learnt,
-        None if factor.weights is None else jnp.asarray(factor.weights, dtype),
+        None if factor.weights is None else jnp.asarray(np.asarray(factor.weights, dtype)),
         factor.robust,
         factor.measurement,
         name=factor.name,

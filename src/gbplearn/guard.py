@@ -33,7 +33,7 @@ from .propagate import CHUNK, advance, fixed_order
 from .proximal import Values
 from .visit import Options
 
-_MORE_DAMPING = 0.7
+_MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length
 _FIRST_WEIGHT = 4.0
 _WEIGHT_LIMIT = 1e6
 _INNER = 25  # iterations for one proximal step at most
@@ -54,6 +54,10 @@ class Outcome:
     where: tuple[int, int] | None  # group and iteration of the failure
     trace: Latest  # numpy arrays, an entry an iteration
     did: list[str]
+
+
+def _more_damping(d: jax.Array) -> jax.Array:
+    return jnp.where(d > 0, jnp.maximum(1 - (1 - d) / 4, _MORE_DAMPING), _MORE_DAMPING).astype(d.dtype)
 
 
 class Guard:
@@ -93,7 +97,7 @@ class Guard:
         if not self.problem.active():
             return self._end(state, converged=True)
         self.start = None if not np.asarray(state.visits).any() else proximal.current_means(self.problem, state)
-        options, stages = self.options, [_MORE_DAMPING]
+        options, stages = self.options, 2 if self.options.damped else 1
         while True:
             state, verdict = self._plain(state, options)
             if verdict == "converged":
@@ -102,15 +106,19 @@ class Guard:
                 return self._limit(state)
             self.did.append(f"iteration {self.done}: {verdict}")
             best = self._best()
-            state = self._restart(state, best)
             if not self.enabled:
-                return self._end(state, best, converged=False, failed=True, where=self._where())
+                return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
             if not stages:
-                return self._proximal(state, best)
-            damping = stages.pop(0)
-            more = jax.tree.map(lambda d, least=damping: jnp.maximum(d, least), options.damping)
+                return self._proximal(self._restart(state, best), best)
+            stages -= 1
+            if best is self.best or self.start is not None:
+                state = self._restart(state, best)
+            else:  # nothing good was seen yet: from the very beginning
+                state = empty_state(self.problem, state.key, self._keeps_points(state))
+            more = jax.tree.map(_more_damping, options.damping)
             options = dataclasses.replace(options, damping=more, damped=True)
-            self.did.append(f"damping raised to {damping}")
+            least, most = (float(f(d)) for f, d in ((min, jax.tree.leaves(more)), (max, jax.tree.leaves(more))))
+            self.did.append(f"damping raised to {least:.4g}" + (f" ... {most:.4g}" if most > least else ""))
 
     def _best(self) -> Values:
         """The means with the lowest energy, the start among them. Looked up only when something went wrong."""
@@ -177,7 +185,8 @@ class Guard:
                 seen += 1
                 if r < 0.8 * least:
                     least, least_at = r, seen
-            if not np.isfinite(energies).all() or not proximal.finite(state.messages):
+            # Where a message is not finite, a residual is not.
+            if not (np.isfinite(energies).all() and np.isfinite(residuals[-1])):
                 return state, "diverging"
             if residuals[-1] <= self.tolerance:
                 return state, "converged"

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import bethe, linalg
+from .compiling import lean_jit
 from .gaussian import Gaussian
-from .graph import FactorGraph
+from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
 from .look import nothing_seen
 from .problem import Problem, State, belief, empty_state
@@ -169,7 +170,7 @@ def beliefs(
     return _by_name(graph, problem, _all_beliefs(problem, state))
 
 
-_all_beliefs = jax.jit(lambda problem, state: {name: belief(problem, state, name) for name in problem.prior})
+_all_beliefs = lean_jit(lambda problem, state: {name: belief(problem, state, name) for name in problem.prior})
 
 
 def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -> dict[str, Gaussian]:
@@ -285,7 +286,7 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         {n: switched[:, i] for i, n in enumerate(names)},
     )
     message = status.value
-    unknown = [n for n, b in found.items() if problem.touching(n) and not bool(jnp.all(b.proper))]
+    unknown = [n for n, b in found.items() if problem.touching(n) and not all_proper(b)]
     if unknown and status is Status.CONVERGED:
         message += f"; not everything is known of {', '.join(unknown)}"
     if outcome.where is not None:

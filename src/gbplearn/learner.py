@@ -9,15 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from .batch import Batch
+from .compiling import release_memory
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
-from .graph import FactorGraph
+from .graph import FactorGraph, all_proper
 from .inference import InferenceError, Result, Status
 from .lay_out import default_input_prior
 from .layers.layer import Transform
@@ -183,7 +183,8 @@ class Learner:
         size = batch.size if self.factors is not None else self._size(batch.size)
         needed = network_memory(self.net, self.input_shape, size, self._inputs_fixed(batch))
         check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
-        if size not in self._sizes:
+        new = size not in self._sizes
+        if new:
             self._sizes.append(size)
         padded = batch.padded(size)
         kept = self.filtering.forgetting if self.batches else 1.0
@@ -202,6 +203,8 @@ class Learner:
             )
         except InferenceError as error:  # of the noise
             result = error.result
+        if new:
+            release_memory()
         found = {name: result[name] for name in before if name in result}
         accepted = not _ended_badly(result) and len(found) == len(before) and _sound(found)
         if accepted:
@@ -371,16 +374,12 @@ def _ended_badly(result: Result) -> bool:
 
     (Units at a kink keep moving by a few standard deviations; that is no divergence.)
     """
-    rescued = result.status is Status.ITERATION_LIMIT and any("diverging" in line for line in result.guard[-2:])
-    return result.status is Status.DIVERGED or (rescued and not result.residual <= _LOST)
+    if result.status is not Status.ITERATION_LIMIT:
+        return result.status is Status.DIVERGED
+    struggling = any("diverging" in line for line in result.guard[-2:]) and not result.residual <= _LOST
+    return struggling or "proximal factors" in result.guard or not np.isfinite(result.trace.total_energy[-1])
 
 
 def _sound(beliefs: dict[str, Gaussian]) -> bool:
     """Whether every belief is finite and proper."""
-    return bool(_all_sound(beliefs))
-
-
-@jax.jit
-def _all_sound(beliefs: dict[str, Gaussian]) -> Array:
-    good = [jnp.all(jnp.isfinite(g.eta) & jnp.isfinite(g.lam) & (g.lam > 0)) for g in beliefs.values()]
-    return jnp.all(jnp.stack(good)) if good else jnp.asarray(True)
+    return all(np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all() and all_proper(g) for g in beliefs.values())

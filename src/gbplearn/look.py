@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from . import linalg
+from .compiling import lean_jit
 from .gaussian import Gaussian
 from .problem import Problem, State, pooled, prior_energy
 from .visit import Options, every_factor, join, linearise_at, means_of, see
@@ -70,8 +71,8 @@ def _proposed(problem: Problem, options: Options, before: State, after: State, g
         new = pooled(problem, after, g, s)
         if options.damped or (options.dropping and slot.pooled):
             # An edge that was dropped out shows no change: `look` makes up for that.
-            weight = options.kept(g, s) if slot.pooled else options.damping[g][s]
-            weight = jnp.where(before.visits[g] == 0, 0, weight**visits).astype(new.dtype)
+            kept, whole = (options.kept(g, s), 1) if slot.pooled else (options.damping[g][s], before.visits[g] > 0)
+            weight = (whole * kept**visits).astype(new.dtype)
             new = _undamped(pooled(problem, before, g, s), new, weight)
         out.append(new)
     return out
@@ -134,7 +135,7 @@ def news(problem: Problem, options: Options, before: State, after: State, latest
     return priority
 
 
-@jax.jit
+@lean_jit
 def look_at_all(problem: Problem, options: Options, before: State, after: State, latest: Latest) -> Latest:
     """`look` at every group, compiled for itself: in large graphs that is not done in every iteration."""
     problem = problem.with_known()

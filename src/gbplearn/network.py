@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -140,7 +141,13 @@ class Sequential:
         - `values`: parameters by name: numbers, or beliefs, of which the means are taken.
         """
         numbers = {n: v.mean if isinstance(v, Gaussian) else jnp.asarray(v) for n, v in values.items()}
-        now = jnp.asarray(x, jnp.result_type(float))
+        return self._forward(jnp.asarray(x, jnp.result_type(float)), numbers)
+
+    @cached_property
+    def _forward(self) -> Callable[..., dict[str, Array]]:
+        return jax.jit(self._run_forward)  # else every operation of it would be compiled for itself
+
+    def _run_forward(self, now: Array, numbers: dict[str, Array]) -> dict[str, Array]:
         out: dict[str, Array] = {INPUT: now}
         for site in self.sites:
             if not isinstance(site.layer, Transform):

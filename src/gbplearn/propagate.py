@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .compiling import release_memory
 from .look import Latest, look, look_at_all, news
 from .problem import Problem, State
 from .visit import Options, visit
@@ -32,12 +33,8 @@ def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
     return None if order is None else tuple(g for g in order if problem.groups[g].slots)
 
 
-def iterate(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
-    """One full schedule; large graphs are not looked at."""
-    order = fixed_order(problem, options)
-    if order is None:
-        return _pick_and_visit(problem, state, options, latest)
-    before = state
+def sweep(problem: Problem, state: State, options: Options, order: tuple[int, ...]) -> State:
+    """Visit groups in order."""
     for g in order:
         if is_large(problem):
             # A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is
@@ -46,9 +43,17 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest) ->
             state = lax.fori_loop(0, once, lambda _, s, g=g: visit(problem, s, options, g), state)
         else:
             state = visit(problem, state, options, g)
-    if not is_large(problem):
-        for g in dict.fromkeys(order):
-            latest = look(problem, options, before, state, latest, g)
+    return state
+
+
+def iterate(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
+    """One full schedule, and a look at it."""
+    order = fixed_order(problem, options)
+    if order is None:
+        return _pick_and_visit(problem, state, options, latest)
+    before, state = state, sweep(problem, state, options, order)
+    for g in dict.fromkeys(order):
+        latest = look(problem, options, before, state, latest, g)
     return state, latest
 
 
@@ -100,6 +105,21 @@ def _run(
 run = jax.jit(_run)
 # The same with the buffers of the state given away: for callers that keep no other reference to it.
 run_in_place = partial(jax.jit, donate_argnums=(1,))(_run)
+
+
+@partial(jax.jit, donate_argnums=(1,))
+def _sweep_in_place(problem: Problem, state: State, options: Options, count: Array) -> State:
+    """So many iterations in a fixed order, without a look."""
+    problem, order = problem.with_known(), fixed_order(problem, options)
+    assert order is not None
+    return lax.fori_loop(0, count, lambda _, s: sweep(problem, s, options, order), state)
+
+
+def _programs() -> int:
+    """How many have been compiled."""
+    return getattr(_sweep_in_place, "_cache_size", int)()
+
+
 _copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
 
 
@@ -111,24 +131,25 @@ def advance(
     **Returns:** state, what was seen last, and the same for each iteration (NumPy). Where nobody looked, it is what
     was seen next.
     """
-
-    def go(state: State, count: int) -> tuple[State, Latest, Latest, Array]:
-        numbers = jnp.asarray(count), jnp.asarray(tolerance, latest.residual.dtype)
-        return run_in_place(problem, state, options, latest, *numbers)
-
     if not is_large(problem) or fixed_order(problem, options) is None:
-        state, latest, trace, count = go(state, limit)
+        numbers = jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
+        state, latest, trace, count = run_in_place(problem, state, options, latest, *numbers)
         return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)
-    rows, done = [], 0
-    while done < limit:
-        count = min(EVERY, limit - done)
+    rows: list[Latest] = []
+    compiled = _programs()
+    while len(rows) < limit:
+        count = min(EVERY, limit - len(rows))
         if count > 1:
-            state = go(state, count - 1)[0]
+            state = _sweep_in_place(problem, state, options, jnp.asarray(count - 1))
         before = _copy(state)
-        state = go(state, 1)[0]
+        state = _sweep_in_place(problem, state, options, jnp.asarray(1))
+        if _programs() > compiled:
+            jax.block_until_ready(state)
+            release_memory()
+            compiled = _programs()
         latest = look_at_all(problem, options, before, state, latest)
+        del before
         rows += count * [jax.tree.map(np.asarray, latest)]
-        done += count
-        if not (rows[-1].residual.max() > tolerance and np.isfinite(rows[-1].total())):
+        if not (rows[-1].residual.max() > tolerance and np.isfinite(rows[-1].energy.sum() + rows[-1].prior.sum())):
             break
     return state, latest, jax.tree.map(lambda *r: np.stack(r), *rows)

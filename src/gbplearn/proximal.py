@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import linalg
+from .compiling import lean_jit
 from .gaussian import POINT, Gaussian
 from .group import Group, Slot, linearise
 from .linalg import add_all
@@ -67,7 +68,7 @@ def _model_energy(problem: Problem, x: Values, scales: list[Array | None]) -> Ar
     return add_all([total, *priors.values()])
 
 
-@jax.jit
+@lean_jit
 def descent(problem: Problem, x: Values) -> Values:
     """Minus the gradient of the energy with the robust scales held."""
     full = {**x, **problem.fixed}
@@ -79,7 +80,7 @@ def descent(problem: Problem, x: Values) -> Values:
     return free(problem, out)
 
 
-@jax.jit
+@lean_jit
 def curvature(problem: Problem, x: Values, d: Values) -> Array:
     """`d' H d` with the Gauss-Newton Hessian at `x`."""
     full = {**x, **problem.fixed}
@@ -94,21 +95,21 @@ def curvature(problem: Problem, x: Values, d: Values) -> Array:
     return add_all(parts)
 
 
-@jax.jit
+@lean_jit
 def compare(problem: Problem, x: Values, y: Values) -> tuple[Array, Array]:
     """Model energies at `x` and at `y`, with the robust scales of `x`."""
     scales = _scales(problem, x)
     return _model_energy(problem, x, scales), _model_energy(problem, y, scales)
 
 
-@jax.jit
+@lean_jit
 def total_energy(problem: Problem, x: Values) -> Array:
     """Energy of all groups and priors."""
     groups, priors = problem.energies(x)
     return add_all([*groups, *priors.values()])
 
 
-@jax.jit
+@lean_jit
 def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
     """The graph linearised at `centre`, about the step from there, with proximal factors `N(0, (weight D)^-1)`.
 
@@ -138,7 +139,7 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
     return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, problem.proper, frozenset())
 
 
-@jax.jit
+@lean_jit
 def with_settled_noise(problem: Problem, state: State, x: Values) -> Problem:
     """The problem with the noise learnt so far, and with the uncertainty of held variables (at `x`) as noise.
 
@@ -174,7 +175,7 @@ def _unobserved(prior: Gaussian, lam: Array) -> Array:
     return jnp.where(largest >= POINT / 2, 0, lam)
 
 
-@jax.jit
+@lean_jit
 def recentre(problem: Problem, state: State, x: Values) -> State:
     """The same precisions with every message's mean at `x`."""
     groups = []
@@ -194,7 +195,7 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
     return dataclasses.replace(state, messages=tuple(groups))
 
 
-current_means = jax.jit(all_means)
+current_means = lean_jit(all_means)
 
 
 def broken_group(problem: Problem, x: Values) -> int | None:
@@ -203,14 +204,14 @@ def broken_group(problem: Problem, x: Values) -> int | None:
     return next((g for g in problem.active() if not finite(linearise(problem.groups[g], full))), None)
 
 
-@jax.jit
+@lean_jit
 def at_rest(down: Values, step: Values) -> Array:
     """Whether a step's descent cannot be told from the rounding of its own sum."""
     size = add_all([jnp.sum(jnp.abs(down[k] * step[k])) for k in down])
     return jnp.abs(inner(down, step)) <= 4 * jnp.finfo(size.dtype).eps * size
 
 
-@jax.jit
+@lean_jit
 def conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
     """The step made conjugate to earlier directions `d`, kept with `H d`."""
     for direction, bend in memory:
@@ -225,6 +226,6 @@ def finite(tree: Any) -> bool:
     return bool(_finite(jax.tree.leaves(tree)))
 
 
-@jax.jit
+@lean_jit
 def _finite(leaves: list[Array]) -> Array:
     return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in leaves]))

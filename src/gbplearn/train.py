@@ -66,7 +66,7 @@ class Training:
                     self._save(kept, seen)
         finally:
             self._save(kept, seen)
-        logits = np.asarray(self.learner.predict(self.images.test_x).mean)
+        logits = np.asarray(self.learner.predict(np.asarray(self.images.test_x)).mean)
         return float((logits.argmax(1) == self.images.test_y).mean())
 
     def _save(self, learner: Learner, seen: int) -> None:

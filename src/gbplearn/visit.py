@@ -221,11 +221,12 @@ def visit(problem: Problem, state: State, options: Options, g: int) -> State:
     key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
     messages = []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
-        # The first message is taken whole.
         if isinstance(proposal, Pooled):
-            weight = jnp.where(first, 0, options.kept(g, s)).astype(own[s].dtype)
+            # Also the first: a sum of many messages that do not know of each other overshoots.
+            weight = options.kept(g, s).astype(own[s].dtype)
             messages.append(_mix_pooled(state.messages[g][s], proposal, weight))
             continue
+        # The first message of an edge is taken whole.
         after, weight = proposal, jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
         sent = state.messages[g][s].on_edges(slot.edges)
         if options.damped:

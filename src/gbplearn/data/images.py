@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,35 @@ _PARTS = {
 NAMES = ("digits", "mnist", "fashion-mnist")
 
 
+class Pixels:
+    """Images as bytes, which become numbers in [0, 1] when they are asked for: `pixels[rows]`, `np.asarray(pixels)`.
+
+    (All of MNIST as float32 would be 220 MB.)
+    """
+
+    def __init__(self, data: np.ndarray):
+        self._bytes, self.shape, self.ndim = data, data.shape, data.ndim
+
+    def __len__(self) -> int:
+        """How many images."""
+        return len(self._bytes)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Some of them."""
+        return self._bytes[rows] / np.float32(255)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All of them."""
+        return self[:].astype(np.float32 if dtype is None else dtype, copy=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class Images:
     """Images `(n, height, width, channels)` in [0, 1] and their classes `(n,)`."""
 
-    train_x: np.ndarray
+    train_x: np.ndarray | Pixels
     train_y: np.ndarray
-    test_x: np.ndarray
+    test_x: np.ndarray | Pixels
     test_y: np.ndarray
 
 
@@ -51,9 +74,9 @@ def load_images(name: str, folder: Path | None = None) -> Images:
         if x.ndim != 3 or y.shape != x.shape[:1]:
             raise ValueError(f"{folder}: the {which} images {x.shape} and labels {y.shape} of {name} do not fit")
     return Images(
-        parts["train_x"][..., None] / np.float32(255),
+        Pixels(parts["train_x"][..., None]),
         parts["train_y"].astype(int),
-        parts["test_x"][..., None] / np.float32(255),
+        Pixels(parts["test_x"][..., None]),
         parts["test_y"].astype(int),
     )
 
