@@ -76,7 +76,7 @@ def run(settings: Settings, seed: int, data_dir: Path) -> dict:
         right = np.concatenate(logits).argmax(1) == data.test_y
         metrics[f"accuracy {seen}/forward"] = float(right.mean())
         if seen in BY_MESSAGES and mode == "pooled":
-            by_messages = np.asarray(learner.predict(data.test_x).mean).argmax(1) == data.test_y
+            by_messages = np.asarray(learner.predict(np.asarray(data.test_x)).mean).argmax(1) == data.test_y
             metrics[f"accuracy {seen}/fixed"] = float(by_messages.mean())
         print(f"{seen}: {metrics[f'accuracy {seen}/forward']:.4f} {report.message}, {clock.read()}", flush=True)
     metrics["failed batches"] = float(learner.failures)
