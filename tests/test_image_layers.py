@@ -517,6 +517,22 @@ def test_operators_are_those_of_the_jacobian(name):
     check_operators(*KINDS[name])
 
 
+@pytest.mark.parametrize("name", ["conv, same, stride 2"])
+def test_patches_of_a_known_image_change_nothing(name):
+    """Also with one example more, whose image is another: only the image that was given counts."""
+    layer, shape = CASES[name]
+    values = {n: start.astype(np.float32) for n, (_, _, start) in draw(layer, shape, seed=5).items()}
+    x, w, d, y = (jnp.asarray(values[n]) for n in ("x", "weight", "bias", "y"))
+    kind = join(layer, x.shape, y.shape, w.shape, d.shape).h
+    known = kind.with_known([x, None, None, None])
+    assert known.patches is not None
+    assert kind.with_known([None, w, d, y]).patches is None
+    np.testing.assert_allclose(known.value(x, w, d, y), kind.value(x, w, d, y), atol=1e-6)
+    np.testing.assert_allclose(known.value(0 * x, w, d, y), kind.value(x, w, d, y), atol=1e-6)
+    for a, b in zip(known.jacobian(x, w, d, y), kind.jacobian(x, w, d, y)):
+        np.testing.assert_allclose(a.each(), b.each(), atol=1e-6)
+
+
 def test_the_first_of_equal_pixels_gets_the_message():
     """In the order of rows; with the start as linearisation point, and precision `1 / (sigma² + variance of y)`."""
     image = np.array([[3.0, 3.0, 1.0, 3.0, 1.0, 0.0, 0.0, 0.0], [3.0, 3.0, 3.0, 2.0, 4.0, 4.0, 0.0, 5.0]])

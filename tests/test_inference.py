@@ -1,5 +1,8 @@
 """The loop: schedules, damping, dropout, relinearisation, robust energies, traces and status."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gbplearn as gbp
+from gbplearn import compiling, propagate
 
 
 def same(a):
@@ -233,6 +237,48 @@ def test_trace_and_residual():
     assert result.trace.total_energy[-1] == pytest.approx(sum(energy.values()), rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "options", [{"damping": 0.4}, {"damping": 0.3, "schedule": gbp.Order("seen", "odd", "even", "odd")}], ids=str
+)
+def test_large_graphs_are_looked_at_now_and_then_and_end_the_same(options, monkeypatch):
+    graph, mean, std = chain(seed=3)
+    small = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
+    until = gbp.infer(graph, tolerance=1e-4, **options)
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    large = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
+    assert (large.iterations, len(large.trace.residual)) == (23, 23)
+    np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
+    # Seen after 10, 20 and 23 iterations; in between the trace shows what was seen next.
+    ends = [9, 19, 22]
+    np.testing.assert_allclose(large.trace.total_energy[ends], small.trace.total_energy[ends], rtol=1e-5)
+    np.testing.assert_allclose(large.trace.residual[ends], small.trace.residual[ends], rtol=1e-3, atol=1e-6)
+    assert (large.trace.residual[:10] == large.trace.residual[9]).all()
+    later = gbp.infer(graph, tolerance=1e-4, **options)
+    assert later.status is until.status is gbp.Status.CONVERGED
+    assert until.iterations <= later.iterations <= until.iterations + 9
+    np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
+
+
+def test_the_residual_is_the_undamped_change_of_the_beliefs():
+    """Two visits of one group an iteration: `d²` of the old message is left, and the proposal did not move."""
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (1,), prior=gbp.Gaussian.from_moments(0.0, 1.0))
+    for name in ("twice", "once"):
+        graph.add(gbp.Factor(same, (x[:],), y=3.0, sigma=1.0, linear=True, name=name))
+    result = gbp.infer(graph, iterations=2, tolerance=0.0, damping=0.6, schedule=gbp.Order("twice", "once", "twice"))
+    # The first messages are taken whole, so that nothing changes any more: mean 2, precision 3.
+    np.testing.assert_allclose(result["x"].mean, 2.0, rtol=1e-6)
+    # From nothing: N(1.5, 1/2), with the other message, to N(2, 1/3).
+    np.testing.assert_allclose(result.trace.residual, [0.5 * np.sqrt(2), 0.0], rtol=1e-5, atol=1e-6)
+
+
+def test_to_import_the_package_does_not_start_jax():
+    """The user may still want to choose devices or precision."""
+    code = "import gbplearn; from jax._src import xla_bridge; assert not xla_bridge._backends"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_iteration_limit_is_said():
     graph, _, _ = chain()
     result = gbp.infer(graph, iterations=2, tolerance=1e-6)
@@ -270,3 +316,16 @@ def test_one_function_is_one_group_whatever_its_size():
         jax.eval_shape(lambda state, graph=graph: gbp.step(graph, state), gbp.init(graph))  # traced, not compiled
         counts.append(len(calls))
     assert counts[0] == counts[1]
+
+
+def test_a_compiler_without_the_lean_option_compiles_all_the_same(monkeypatch):
+    compiling._lean_options.cache_clear()
+    monkeypatch.setattr(compiling, "_LEAN", {"xla_no_such_option": True})
+    assert compiling._lean_options() is None
+    double = compiling.lean_jit(lambda x: 2 * x)
+    assert double(jnp.ones(3)).tolist() == [2, 2, 2]
+    assert jax.jit(lambda x: double(x) + 1)(jnp.ones(3)).tolist() == [3, 3, 3]  # inside of another program
+    compiling._lean_options.cache_clear()
+    monkeypatch.undo()
+    assert compiling._lean_options() in (None, compiling._LEAN)
+    compiling.release_memory()

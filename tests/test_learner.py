@@ -449,7 +449,8 @@ def test_memory_of_filters_is_about_what_the_program_uses(batch):
 # Found by a review.
 
 
-def test_a_batch_that_runs_out_while_diverging_is_refused():
+@pytest.mark.parametrize("iterations", [12, 60])  # while messages are lost, and while proximal steps are under way
+def test_a_batch_that_runs_out_while_diverging_is_refused(iterations):
     """Uncentred features, no damping: the best means would come with the precisions of lost messages."""
     rng = np.random.default_rng(0)
     net = gbp.Sequential(
@@ -457,10 +458,11 @@ def test_a_batch_that_runs_out_while_diverging_is_refused():
         gbp.GaussianObservation(sigma=0.1),
         input_shape=(20,),
     )
-    student = gbp.Learner(net, damping=0.0, iterations=12, messages="per-edge")
+    student = gbp.Learner(net, damping=0.0, iterations=iterations, messages="per-edge")
     x = rng.random((30, 20))
     report = student.update(x, 10 * x @ rng.standard_normal(20))
     assert not report.accepted
+    assert ("proximal factors" in report.guard) == (iterations > 12)
     assert "as it was before" in report.message
     assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
 

@@ -135,6 +135,10 @@ class FactorKind(Measurement):
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """The operators of the Jacobian at the arguments, one for each."""
 
+    def copies(self, *shapes: Shape) -> int:
+        """How many numbers it keeps of arguments of these shapes, such as the windows of an image one by one."""
+        return 0
+
     def linearise(self, args: Sequence[Array], wanted: Sequence[int]) -> tuple[Array, list[Array | Operator]]:
         """All operators are made; the compiler leaves out what nobody uses."""
         operators = self.jacobian(*args)

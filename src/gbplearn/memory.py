@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .group import is_pooled
+from .measurement import FactorKind
 from .network_table import factors_of
 from .sites import INPUT
 
@@ -41,7 +42,8 @@ def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, in
                     edges += factor.factors * e.row
                     state += 2 * e.units + (0 if e.dense else 2 * factor.factors * e.row)
             size = factor.factors * (factor.outputs if factor.outputs > 1 else 1)
-            largest = max(largest, _PER_EDGE * edges + _PER_FACTOR * size)
+            kept = factor.h.copies(*(v.variable.shape for v in factor.views)) if isinstance(factor.h, FactorKind) else 0
+            largest = max(largest, _PER_EDGE * edges + _PER_FACTOR * size + kept)
         out[mode] = 4 * (2 * state + largest)
     return out
 

@@ -11,6 +11,7 @@ where `x` is seen through windows (`Windows`): gaps and margins hold no variable
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -109,6 +110,11 @@ class ConvolutionKind(FactorKind):
         return Layout(
             y, (), (seen, AxesEdges(w, (4, 3), wide), AxesEdges(d, (3,), narrow), AxesEdges(y, places, narrow))
         )
+
+    def copies(self, *shapes: Shape) -> int:
+        """The patches, and their squares."""
+        _, w, _, y = shapes
+        return 2 * math.prod(y[:3]) * math.prod(w[:3])
 
     def with_known(self, args: Sequence[Array | None]) -> ConvolutionKind:
         """The patches of a known image are made once."""

@@ -1,0 +1,65 @@
+"""What a training process takes: memory, the first batch, an iteration. The paper's MNIST network in a process of its own.
+
+    python benchmarks/training.py --data-dir FOLDER --batch 50 --batches 8
+
+Adds a line to results/ledger.jsonl. Times are CPU seconds of the process; the load of the machine is beside them.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+import gbplearn as gbp
+from gbplearn.data.images import load_images
+from gbplearn.models import paper_classifier
+from gbplearn.report.record import Clock, append_to_ledger, commit, peak_memory_mb, settings_hash
+
+LEDGER = Path(__file__).parents[1] / "results" / "ledger.jsonl"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=50)
+    given = parser.parse_args()
+    data, clock = load_images("mnist", given.data_dir), Clock()
+    learner = gbp.Learner(paper_classifier(), (28, 28, 1), iterations=given.iterations)
+    cpu, wall, first = [], [], 0.0
+    for i in range(given.batches):
+        before = time.process_time(), time.perf_counter()
+        rows = slice(i * given.batch, (i + 1) * given.batch)
+        report = learner.update(data.train_x[rows], data.train_y[rows])
+        cpu.append((time.process_time() - before[0]) / report.iterations)
+        wall.append((time.perf_counter() - before[1]) / report.iterations)
+        if i == 0:
+            first = time.process_time()  # since the process began
+    chosen = {"batch": given.batch, "batches": given.batches, "iterations": given.iterations}
+    metrics = {
+        "first batch, with imports/CPU seconds": round(first, 2),
+        "iteration, looks and graph included/CPU ms": round(1e3 * float(np.median(cpu[1:])), 2),
+        "iteration, looks and graph included/wall ms": round(1e3 * float(np.median(wall[1:])), 2),
+        "peak memory/MB": round(peak_memory_mb() * 1.048576, 1),
+        "refused batches": learner.failures,
+        "load average": round(os.getloadavg()[0], 2),
+    }
+    line = {
+        "experiment": "mnist-training-process",
+        "commit": commit(),
+        "settings": settings_hash(chosen),
+        "chosen": chosen,
+        "seed": 0,
+        "metrics": metrics,
+        "read_out": {},
+        **clock.read(),
+    }
+    append_to_ledger(LEDGER, line)
+    print(metrics)
+
+
+if __name__ == "__main__":
+    main()
