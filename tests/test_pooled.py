@@ -369,3 +369,14 @@ def test_bad_weights_are_refused(weight):
     x = graph.variable("x", (5,))
     with pytest.raises(ValueError, match=r"'steps'.*weight"):
         gbp.Factor(step_between, (x[:-1], x[1:]), sigma=1.0, weight=weight, name="steps")
+
+
+def test_going_on_with_other_evidence_when_the_slot_that_holds_the_reaction_is_observed():
+    graph, mean, _ = dense_graph()
+    first = gbp.infer(graph, messages="pooled", damping=0.5)
+    given = gbp.infer(graph, messages="pooled", damping=0.5, init=first, evidence={"w": mean["w"]})
+    alone = gbp.infer(graph, messages="pooled", damping=0.5, evidence={"w": mean["w"]})
+    again = gbp.infer(graph, messages="pooled", damping=0.5, init=given)
+    for a, b in ((given, alone), (again, first)):
+        for name in ("d", "y"):
+            np.testing.assert_allclose(a[name].mean, b[name].mean, atol=5e-3)

@@ -257,7 +257,8 @@ def _compute(function: Callable[..., Any], *arrays: Any) -> Any:
     """
     if any(_traced(a) for a in arrays):
         return function(jnp, *arrays)
-    return jax.tree.map(jnp.asarray, function(np, *(np.asarray(a) for a in arrays)))
+    with np.errstate(all="ignore"):
+        return jax.tree.map(jnp.asarray, function(np, *(np.asarray(a) for a in arrays)))
 
 
 def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:

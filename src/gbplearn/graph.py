@@ -15,7 +15,7 @@ from .compiling import lean_jit
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
-from .group import Group, linearise, make_group
+from .group import Group, check_mode, linearise, make_group
 from .measurement import FactorKind, Linear
 from .problem import Problem, empty_state, with_learnt_noise
 from .view import Variable, View
@@ -271,8 +271,7 @@ class FactorGraph:
         - `evidence`: on top of `observe` and `hold`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}`.
         - `messages`: kept "per-edge", "pooled", or "auto"; see `gbp.infer`.
         """
-        if messages not in ("auto", "per-edge", "pooled"):
-            raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
+        check_mode(messages)
         seen = self._evidence.copy()
         for name, value in (evidence or {}).items():
             keep, variable = self._canonical(name), self._entry(name).variable

@@ -236,6 +236,16 @@ def linearise(group: Group, values: dict[str, Array]) -> Linear:
     return group.linearise(values)
 
 
+# How messages may be kept.
+MODES = ("auto", "per-edge", "pooled")
+
+
+def check_mode(messages: str) -> None:
+    """Raise unless it is one of `MODES`."""
+    if messages not in MODES:
+        raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
+
+
 # From here on an edge set is worth pooling: see docs/messages.md for the measurements behind both numbers.
 POOLED_EDGES = 65_536
 POOLED_MESSAGES = 8

@@ -1,7 +1,7 @@
 """What keeps loopy inference from diverging.
 
 Plain belief propagation runs until it converges, or until the guard sees it diverge: the residual has grown, and the
-energy at the means has risen above the best one. Then, always from the best means seen so far,
+energy at the means has risen above the best one. Then, from the best means seen so far (before any were seen, anew),
 
 1. messages are damped more;
 2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x precision)` that holds it near a
@@ -108,6 +108,8 @@ class Guard:
             best = self._best()
             if not self.enabled:
                 return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
+            if self.left == 0:
+                return self._limit(self._restart(state, best))
             if not stages:
                 return self._proximal(self._restart(state, best), best)
             stages -= 1
@@ -185,8 +187,9 @@ class Guard:
                 seen += 1
                 if r < 0.8 * least:
                     least, least_at = r, seen
-            # Where a message is not finite, a residual is not.
-            if not (np.isfinite(energies).all() and np.isfinite(residuals[-1])):
+            # Where a message is not finite, a residual is not either; but it need not be where all messages are.
+            sound = np.isfinite(residuals[-1]) or proximal.finite(state.messages)
+            if not (np.isfinite(energies).all() and sound):
                 return state, "diverging"
             if residuals[-1] <= self.tolerance:
                 return state, "converged"

@@ -18,7 +18,7 @@ from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
 from .look import nothing_seen
-from .problem import Problem, State, belief, empty_state
+from .problem import Messages, Problem, State, belief, empty_state
 from .propagate import run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
 from .visit import Options
@@ -204,10 +204,19 @@ def _carry_over(result: Result, problem: Problem) -> State:
     for a, b, fresh, known in zip(new.groups, old.groups, state.messages, result.state.messages):
         kept = {place: known[i] for place, (kind, i) in enumerate(b.arguments) if kind == "slots"}
         places = [place for place, (kind, _) in enumerate(a.arguments) if kind == "slots"]
-        rows.append(tuple(kept.get(place, m) for place, m in zip(places, fresh)))
+        # Where another slot holds the reaction now, it starts anew.
+        rows.append(tuple(_with_reaction(kept.get(place), m) for place, m in zip(places, fresh)))
     points = result.state.points if new.prior.keys() == old.prior.keys() else state.points
     noise = tuple(a if a is None or b is None else b for a, b in zip(state.noise, result.state.noise))
     return dataclasses.replace(result.state, messages=tuple(rows), points=points, noise=noise)
+
+
+def _with_reaction(old: Messages | None, new: Messages) -> Messages:
+    if old is None:
+        return new
+    if (old.reaction is None) == (new.reaction is None):
+        return old
+    return dataclasses.replace(old, reaction=new.reaction)
 
 
 def infer(

@@ -18,6 +18,7 @@ from .compiling import release_memory
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph, all_proper
+from .group import check_mode
 from .inference import InferenceError, Result, Status
 from .lay_out import default_input_prior
 from .layers.layer import Transform
@@ -104,8 +105,7 @@ class Learner:
             raise TypeError(f"Learner takes a gbp.Sequential, got {type(net).__name__}")
         if parameters not in ("fixed", "random"):
             raise ValueError(f"parameters must be 'fixed' or 'random' (at prediction), got {parameters!r}")
-        if messages not in ("auto", "per-edge", "pooled"):
-            raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
+        check_mode(messages)
         if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
             twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
             raise ValueError(f"input_sigma must be a number > 0: {twice}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -13,7 +13,7 @@ from . import linalg
 from .compiling import lean_jit
 from .gaussian import Gaussian
 from .problem import Problem, State, pooled, prior_energy
-from .visit import Options, every_factor, join, linearise_at, means_of, see
+from .visit import Options, every_factor, join, linearise_at, means_of, see, visit
 
 
 class Latest(NamedTuple):
@@ -58,51 +58,35 @@ def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
     return jnp.maximum(jnp.sqrt(jnp.max(squared)), jnp.log(ratio))
 
 
-def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
-    """What was mixed with `weight` of the old message to give the new one."""
-    return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
+class Visited(NamedTuple):
+    """A visit of a group: the states before and after it, and its undamped messages on the units."""
+
+    before: State
+    after: State
+    proposed: list[Gaussian]
 
 
-def _proposed(problem: Problem, options: Options, before: State, after: State, g: int) -> list[Gaussian]:
-    """The undamped messages of a group multiplied up on the units, from those before and after its last visits."""
-    out = []
-    visits = after.visits[g] - before.visits[g]
-    for s, slot in enumerate(problem.groups[g].slots):
-        new = pooled(problem, after, g, s)
-        if options.damped or (options.dropping and slot.pooled):
-            # An edge that was dropped out shows no change: `look` makes up for that.
-            kept, whole = (options.kept(g, s), 1) if slot.pooled else (options.damping[g][s], before.visits[g] > 0)
-            weight = (whole * kept**visits).astype(new.dtype)
-            new = _undamped(pooled(problem, before, g, s), new, weight)
-        out.append(new)
-    return out
+def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g: int) -> Latest:
+    """Residual and energy of a group, as a visit found it.
 
-
-def look(problem: Problem, options: Options, before: State, after: State, latest: Latest, g: int) -> Latest:
-    """Residual and energy of a group, from the messages before and after its last visit or visits.
-
-    The residual is the undamped change of its variables' beliefs, of everything that it has to say; energies are at
-    the means.
+    The residual is how far all that it has to say, undamped, would move the beliefs of its variables; energies are at
+    the means before the visit.
     """
-    group, frozen = problem.groups[g], problem.frozen[g]
-    inbound, _, now = see(problem, after, g)
-    old = join(group, inbound, [pooled(problem, before, g, s) for s in range(len(group.slots))])
-    full = join(group, inbound, _proposed(problem, options, before, after, g))
-    old_means, full_means, means = (means_of(problem, b) for b in (old, full, now))
-    changes = [change(old[n], old_means[n], full[n], full_means[n]) for n in group.variables]
+    group, (before, after, proposed) = problem.groups[g], visited
+    inbound, _, old = see(problem, before, g)
+    full = join(group, inbound, proposed)
+    means, new = means_of(problem, old), means_of(problem, full)
+    changes = [change(old[n], means[n], full[n], new[n]) for n in group.variables]
     variance, last = after.noise[g], before.noise[g]
     if variance is not None and last is not None and group.noise_prior is not None:
         changes.append(jnp.abs(jnp.log(variance / last)) / (1 - options.noise_damping(g)))
         group = group.with_noise(variance)
     worst = jnp.max(jnp.stack(changes))
     worst = jnp.where(jnp.isnan(worst), jnp.inf, worst)  # NaN cannot hide
-    if options.dropping:  # by chance few edges, or none, may have changed
-        known = latest.residual[g]
-        worst = jnp.maximum(worst, jnp.where(jnp.isfinite(known), 0.5 * known, 0))
-    if frozen is None and after.points[g] is not None and isinstance(options.relinearise, int):
+    if problem.frozen[g] is None and before.points[g] is not None and isinstance(options.relinearise, int):
         # Between two linearisations messages come to rest that the next one will move again.
-        fresh = (after.visits[g] - 1) // options.relinearise * options.relinearise
-        worst = jnp.where(fresh >= before.visits[g], worst, jnp.maximum(worst, latest.residual[g]))
+        fresh = before.visits[g] % options.relinearise == 0
+        worst = jnp.where(fresh, worst, jnp.maximum(worst, latest.residual[g]))
     result = group.measure(every_factor(group, group.y - linearise_at(problem, g, means).value))
     prior = latest.prior
     for i, name in enumerate(problem.prior):
@@ -116,14 +100,14 @@ def look(problem: Problem, options: Options, before: State, after: State, latest
     )
 
 
-def news(problem: Problem, options: Options, before: State, after: State, latest: Latest, g: int) -> Array:
+def news(problem: Problem, options: Options, visited: Visited, latest: Latest, g: int) -> Array:
     """The priorities of all groups after a visit of one, for schedules that pick.
 
     What damping held back is still to come; neighbours have news as far as shared variables moved.
     """
     group = problem.groups[g]
-    inbound, _, now = see(problem, after, g)
-    old = join(group, inbound, [pooled(problem, before, g, s) for s in range(len(group.slots))])
+    inbound, _, old = see(problem, visited.before, g)
+    now = join(group, inbound, [pooled(problem, visited.after, g, s) for s in range(len(group.slots))])
     old_means, means = means_of(problem, old), means_of(problem, now)
     moved = {n: change(old[n], old_means[n], now[n], means[n]) for n in group.variables}
     kept_back = jnp.max(jnp.stack(options.damping[g]))
@@ -136,9 +120,12 @@ def news(problem: Problem, options: Options, before: State, after: State, latest
 
 
 @lean_jit
-def look_at_all(problem: Problem, options: Options, before: State, after: State, latest: Latest) -> Latest:
-    """`look` at every group, compiled for itself: in large graphs that is not done in every iteration."""
-    problem = problem.with_known()
+def look_at_all(problem: Problem, options: Options, state: State, latest: Latest) -> Latest:
+    """`look` at every group as if it were visited now, freshly linearised.
+
+    A program of its own: in large graphs that is not done in every iteration.
+    """
+    problem, options = problem.with_known(), dataclasses.replace(options, relinearise=1)
     for g in problem.active():
-        latest = look(problem, options, before, after, latest, g)
+        latest = look(problem, options, Visited(state, *visit(problem, state, options, g)), latest, g)
     return latest

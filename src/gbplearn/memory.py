@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .group import is_pooled
+from .group import MODES, is_pooled
 from .measurement import FactorKind
 from .network_table import factors_of
 from .sites import INPUT
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # Arrays of floats that a visit holds at a time besides the messages: measured on compiled programs (docs/messages.md).
 _PER_EDGE, _PER_FACTOR = 8, 16
-MODES = ("per-edge", "pooled", "auto")
 
 
 def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, inputs_fixed: bool) -> dict[str, int]:
@@ -37,7 +36,7 @@ def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, in
                 if inputs_fixed and view.variable.name == INPUT:
                     continue
                 if is_pooled(mode, factor, e):
-                    state += 2 * e.units + factor.factors
+                    state += 2 * e.units + factor.factors  # a reaction for each: one too many where they share it
                 else:
                     edges += factor.factors * e.row
                     state += 2 * e.units + (0 if e.dense else 2 * factor.factors * e.row)

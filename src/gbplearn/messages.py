@@ -24,8 +24,8 @@ message passing):
     R = y - h(x0) - sum_j J_j (m_j - x0_j) + sum_{pooled j} g J_j² v_j
     lam = sum_f J_f² / S_f ,   eta = sum_f J_f R_f / S_f + lam m ,   g <- R / S
 
-and `g` is damped like the messages of its edge set: for it stands for them. At rest `g = (y - h) / Sy` at the means, so
-the means of a linear graph are exact, whatever the number of edges.
+and `g` is damped like the messages that it stands for: a factor has one for its parameters, one for its activations.
+At rest `g = (y - h) / Sy` at the means, so the means of a linear graph are exact, whatever the number of edges.
 
 Scalar slots have Jacobians `(F, n)` when M = 1. The general form has blocks throughout: Jacobians `(F, n, M, d)`,
 cavities in block form, scalars being blocks of one.

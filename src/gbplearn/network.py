@@ -143,6 +143,10 @@ class Sequential:
         numbers = {n: v.mean if isinstance(v, Gaussian) else jnp.asarray(v) for n, v in values.items()}
         return self._forward(jnp.asarray(x, jnp.result_type(float)), numbers)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was compiled."""
+        return {name: value for name, value in self.__dict__.items() if name != "_forward"}
+
     @cached_property
     def _forward(self) -> Callable[..., dict[str, Array]]:
         return jax.jit(self._run_forward)  # else every operation of it would be compiled for itself

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from .compiling import release_memory
-from .look import Latest, look, look_at_all, news
+from .look import Latest, Visited, look, look_at_all, news
 from .problem import Problem, State
 from .visit import Options, visit
 
@@ -33,27 +33,16 @@ def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
     return None if order is None else tuple(g for g in order if problem.groups[g].slots)
 
 
-def sweep(problem: Problem, state: State, options: Options, order: tuple[int, ...]) -> State:
-    """Visit groups in order."""
-    for g in order:
-        if is_large(problem):
-            # A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is
-            # compute the messages of one visit again and again in the next.
-            once = jnp.where(state.visits[g] >= 0, 1, 2)
-            state = lax.fori_loop(0, once, lambda _, s, g=g: visit(problem, s, options, g), state)
-        else:
-            state = visit(problem, state, options, g)
-    return state
-
-
 def iterate(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
     """One full schedule, and a look at it."""
     order = fixed_order(problem, options)
     if order is None:
         return _pick_and_visit(problem, state, options, latest)
-    before, state = state, sweep(problem, state, options, order)
-    for g in dict.fromkeys(order):
-        latest = look(problem, options, before, state, latest, g)
+    for i, g in enumerate(order):
+        before = state
+        state, proposed = visit(problem, state, options, g)
+        if g not in order[i + 1 :]:
+            latest = look(problem, options, Visited(before, state, proposed), latest, g)
     return state, latest
 
 
@@ -62,9 +51,9 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
     active = problem.active()
 
     def seen(before: State, latest: Latest, g: int) -> tuple[State, Latest]:
-        after = visit(problem, before, options, g)
-        latest = look(problem, options, before, after, latest, g)
-        return after, latest._replace(priority=news(problem, options, before, after, latest, g))
+        visited = Visited(before, *visit(problem, before, options, g))
+        latest = look(problem, options, visited, latest, g)
+        return visited.after, latest._replace(priority=news(problem, options, visited, latest, g))
 
     def picked(_, carry: tuple[State, Latest]) -> tuple[State, Latest]:
         state, latest = carry
@@ -109,18 +98,24 @@ run_in_place = partial(jax.jit, donate_argnums=(1,))(_run)
 
 @partial(jax.jit, donate_argnums=(1,))
 def _sweep_in_place(problem: Problem, state: State, options: Options, count: Array) -> State:
-    """So many iterations in a fixed order, without a look."""
+    """So many iterations of a large graph in a fixed order, without a look."""
     problem, order = problem.with_known(), fixed_order(problem, options)
     assert order is not None
-    return lax.fori_loop(0, count, lambda _, s: sweep(problem, s, options, order), state)
+
+    def sweep(_, state: State) -> State:
+        for g in order:
+            # A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is
+            # compute the messages of one visit again and again in the next.
+            once = jnp.where(state.visits[g] >= 0, 1, 2)
+            state = lax.fori_loop(0, once, lambda _, s, g=g: visit(problem, s, options, g)[0], state)
+        return state
+
+    return lax.fori_loop(0, count, sweep, state)
 
 
 def _programs() -> int:
     """How many have been compiled."""
     return getattr(_sweep_in_place, "_cache_size", int)()
-
-
-_copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
 
 
 def advance(
@@ -136,19 +131,13 @@ def advance(
         state, latest, trace, count = run_in_place(problem, state, options, latest, *numbers)
         return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)
     rows: list[Latest] = []
-    compiled = _programs()
     while len(rows) < limit:
-        count = min(EVERY, limit - len(rows))
-        if count > 1:
-            state = _sweep_in_place(problem, state, options, jnp.asarray(count - 1))
-        before = _copy(state)
-        state = _sweep_in_place(problem, state, options, jnp.asarray(1))
+        count, compiled = min(EVERY, limit - len(rows)), _programs()
+        state = _sweep_in_place(problem, state, options, jnp.asarray(count))
         if _programs() > compiled:
             jax.block_until_ready(state)
             release_memory()
-            compiled = _programs()
-        latest = look_at_all(problem, options, before, state, latest)
-        del before
+        latest = look_at_all(problem, options, state, latest)
         rows += count * [jax.tree.map(np.asarray, latest)]
         if not (rows[-1].residual.max() > tolerance and np.isfinite(rows[-1].energy.sum() + rows[-1].prior.sum())):
             break

@@ -191,8 +191,11 @@ def _points(
     return _refresh(options, state, g, {**means, **first}, old)
 
 
-def visit(problem: Problem, state: State, options: Options, g: int) -> State:
-    """Visit one group: relinearise, send its messages, damp, drop out."""
+def visit(problem: Problem, state: State, options: Options, g: int) -> tuple[State, list[Gaussian]]:
+    """Visit one group: relinearise, send its messages, damp, drop out.
+
+    **Returns:** the new state, and of each slot the undamped messages multiplied up on the units.
+    """
     group = problem.groups[g]
     inbound, own, old = see(problem, state, g)
     seen = []
@@ -219,12 +222,13 @@ def visit(problem: Problem, state: State, options: Options, g: int) -> State:
     proposals = propose(group, linear, seen, reactions, means, points, residual, scale, heard)
 
     key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
-    messages = []
+    messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
         if isinstance(proposal, Pooled):
             # Also the first: a sum of many messages that do not know of each other overshoots.
             weight = options.kept(g, s).astype(own[s].dtype)
             messages.append(_mix_pooled(state.messages[g][s], proposal, weight))
+            proposed.append(proposal.message)
             continue
         # The first message of an edge is taken whole.
         after, weight = proposal, jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
@@ -232,15 +236,30 @@ def visit(problem: Problem, state: State, options: Options, g: int) -> State:
         if options.damped:
             after = sent.mix(after, weight)
         if options.dropping:  # one mask for all natural parameters of an edge
-            after = sent.where((lots[s].reshape(sent.shape) < options.dropout[g][s]) & ~first, after)
-        messages.append(Messages.pack(slot.edges, after))
-    return State(
+            lot = lots[s].reshape(sent.shape[:-1] if sent.block else sent.shape)
+            after = sent.where((lot < options.dropout[g][s]) & ~first, after)
+        packed = Messages.pack(slot.edges, after)
+        messages.append(packed)
+        # Pooling is linear, so damping can be undone on the units, which are fewer.
+        if options.dropping:
+            proposed.append(jax.tree.map(slot.edges.pool, proposal))
+        elif options.damped:
+            proposed.append(_undamped(own[s], packed.on_units(slot.edges), weight))
+        else:
+            proposed.append(packed.on_units(slot.edges))
+    new = State(
         (*state.messages[:g], tuple(messages), *state.messages[g + 1 :]),
         (*state.points[:g], stored, *state.points[g + 1 :]),
         state.visits.at[g].add(1),
         key,
         (*state.noise[:g], variance, *state.noise[g + 1 :]),
     )
+    return new, proposed
+
+
+def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
+    """What was mixed with `weight` of the old message to give the new one."""
+    return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
 
 
 def every_factor(group: Group, residual: Array) -> Array:

@@ -27,7 +27,7 @@ from ..robust import Kernel
 from ..view import Variable
 from ..window_edges import Pair, WindowEdges, Windows
 from .activation import Elementwise, find_activation, value_and_slope
-from .layer import Parameter, Transform, check_not_negative, check_positive, check_robust
+from .layer import Parameter, Transform, check_not_negative, check_positive, check_robust, check_whole
 from .operators import Identity, Product, Shared
 
 
@@ -180,8 +180,7 @@ class ConvolutionLayer(Transform):
 
     def __post_init__(self):
         name = type(self).__name__
-        if isinstance(self.filters, bool) or not (isinstance(self.filters, (int, np.integer)) and self.filters >= 1):
-            raise ValueError(f"{name}: filters must be a whole number >= 1, got {self.filters!r}")
+        check_whole(name, filters=self.filters)
         as_pair(name, "kernel", self.kernel)
         as_pair(name, "stride", self.stride)
         check_positive(

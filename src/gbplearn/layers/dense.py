@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import equinox as eqx
-import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -26,7 +25,7 @@ from ..factor import Factor
 from ..measurement import FactorKind, Layout, Operator, Shape
 from ..view import Variable
 from .activation import Elementwise, find_activation, value_and_slope
-from .layer import Parameter, Transform, check_not_negative, check_positive
+from .layer import Parameter, Transform, check_not_negative, check_positive, check_whole
 from .operators import Identity, Product, Shared
 
 
@@ -115,8 +114,7 @@ class Dense(Transform):
     label: ClassVar[str] = "dense"
 
     def __post_init__(self):
-        if isinstance(self.units, bool) or not (isinstance(self.units, (int, np.integer)) and self.units >= 1):
-            raise ValueError(f"Dense: units must be a whole number >= 1, got {self.units!r}")
+        check_whole("Dense", units=self.units)
         if self.direction not in ("forward", "generative"):
             raise ValueError(f"Dense: direction must be 'forward' or 'generative', got {self.direction!r}")
         check_positive(

@@ -61,7 +61,10 @@ class Transform(Layer):
 
     @abc.abstractmethod
     def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array | None:
-        """Outputs as a function of inputs, to start from; None if the layer does not run that way."""
+        """Outputs as a function of inputs, to start from, in JAX's operations (it is compiled).
+
+        None if the layer does not run that way.
+        """
 
 
 class Relation(Layer):
@@ -91,6 +94,13 @@ class Observation(Layer):
     @abc.abstractmethod
     def factor(self, name: str, variable: Variable, target: np.ndarray) -> Factor:
         """The factor group that observes a variable."""
+
+
+def check_whole(layer: str, **values: int) -> None:
+    """Raise unless every number is a whole one >= 1."""
+    for what, value in values.items():
+        if isinstance(value, bool) or not (isinstance(value, (int, np.integer)) and value >= 1):
+            raise ValueError(f"{layer}: {what} must be a whole number >= 1, got {value!r}")
 
 
 def check_positive(layer: str, **values: float | None) -> None:
