@@ -1,5 +1,7 @@
 """Sequential: shapes, names, prediction, noise."""
 
+import pickle
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -363,3 +365,11 @@ def test_probabilities_are_the_mean_softmax():
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-5)
     np.testing.assert_allclose(p[0], 0.5, atol=1e-5)  # draws come in pairs of opposite sign
     np.testing.assert_allclose(p[1, 0], 1 / (1 + np.exp(-2)), rtol=1e-4)
+
+
+def test_a_network_can_be_pickled_after_a_forward_pass():
+    net = gbp.Sequential(gbp.Dense(2, activation="tanh"), input_shape=3)
+    x, values = np.ones((4, 3)), net.priors()
+    net.forward(x, values)
+    there = pickle.loads(pickle.dumps(net))
+    np.testing.assert_array_equal(there.forward(x, values)["dense"], net.forward(x, values)["dense"])

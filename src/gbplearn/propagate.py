@@ -41,7 +41,8 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest) ->
     for i, g in enumerate(order):
         before = state
         state, proposed = visit(problem, state, options, g)
-        if g not in order[i + 1 :]:
+        # What an earlier visit sees would be overwritten, unless it is the one that linearises.
+        if g not in order[i + 1 :] or options.relinearise != 1:
             latest = look(problem, options, Visited(before, state, proposed), latest, g)
     return state, latest
 
