@@ -105,6 +105,9 @@ def _sweep_in_place(problem: Problem, state: State, options: Options, count: Arr
 
     def sweep(_, state: State) -> State:
         for g in order:
+            if jax.default_backend() != "cpu":
+                state = visit(problem, state, options, g)[0]
+                continue
             # A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is
             # compute the messages of one visit again and again in the next.
             once = jnp.where(state.visits[g] >= 0, 1, 2)
