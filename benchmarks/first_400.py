@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 import gbplearn as gbp
 from gbplearn.data.images import Images, load_images
 from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, commit, settings_hash
+from gbplearn.report.record import Clock, append_to_ledger, ledger_line
 
 LEDGER = Path(__file__).parents[1] / "results" / "ledger.jsonl"
 IMAGES, ITERATIONS = 400, 150
@@ -80,17 +80,8 @@ def main() -> None:
         clock = Clock()
         metrics = run(data, seed)
         print(seed, metrics, flush=True)
-        line = {
-            "experiment": "mnist-first-400",
-            "commit": commit(),
-            "settings": settings_hash(chosen),
-            "chosen": chosen,
-            "seed": seed,
-            "metrics": metrics,
-            "read_out": {"fixed": "GBP, parameters fixed at their means", "forward": "a forward pass, no messages"},
-            **clock.read(),
-        }
-        append_to_ledger(LEDGER, line)
+        read_out = {"fixed": "GBP, parameters fixed at their means", "forward": "a forward pass, no messages"}
+        append_to_ledger(LEDGER, ledger_line("mnist-first-400", chosen, seed, metrics, read_out, clock))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import gbplearn as gbp
 from gbplearn import visit
 from gbplearn.data.images import load_images
 from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, commit, peak_memory_mb, settings_hash, summary
+from gbplearn.report.record import Clock, append_to_ledger, ledger_line, summary
 
 ROOT = Path(__file__).parents[1]
 LEDGER, PAGE = ROOT / "results" / "ledger.jsonl", ROOT / "docs" / "messages.md"
@@ -80,18 +80,8 @@ def run(settings: Settings, seed: int, data_dir: Path) -> dict:
             metrics[f"accuracy {seen}/fixed"] = float(by_messages.mean())
         print(f"{seen}: {metrics[f'accuracy {seen}/forward']:.4f} {report.message}, {clock.read()}", flush=True)
     metrics["failed batches"] = float(learner.failures)
-    chosen = dataclasses.asdict(settings)
-    return {
-        "experiment": NAME,
-        "commit": commit(),
-        "settings": settings_hash(chosen),
-        "chosen": chosen,
-        "seed": seed,
-        "metrics": metrics,
-        "read_out": {"fixed": "GBP, parameters fixed at their means", "forward": "a forward pass, no messages"},
-        "peak_memory_mb": round(peak_memory_mb(), 1),
-        **clock.read(),
-    }
+    read_out = {"fixed": "GBP, parameters fixed at their means", "forward": "a forward pass, no messages"}
+    return ledger_line(NAME, dataclasses.asdict(settings), seed, metrics, read_out, clock)
 
 
 def tables() -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import gbplearn as gbp
 from gbplearn.data.images import load_images
 from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, commit, peak_memory_mb, settings_hash
+from gbplearn.report.record import Clock, append_to_ledger, ledger_line, peak_memory_mb
 
 LEDGER = Path(__file__).parents[1] / "results" / "ledger.jsonl"
 
@@ -47,17 +47,7 @@ def main() -> None:
         "refused batches": learner.failures,
         "load average": round(os.getloadavg()[0], 2),
     }
-    line = {
-        "experiment": "mnist-training-process",
-        "commit": commit(),
-        "settings": settings_hash(chosen),
-        "chosen": chosen,
-        "seed": 0,
-        "metrics": metrics,
-        "read_out": {},
-        **clock.read(),
-    }
-    append_to_ledger(LEDGER, line)
+    append_to_ledger(LEDGER, ledger_line("mnist-training-process", chosen, 0, metrics, {}, clock))
     print(metrics)
 
 

@@ -42,6 +42,6 @@ def _lean_options() -> dict[str, bool] | None:
 
 
 def release_memory() -> None:
-    """Give memory that the compiler has freed back to the system: glibc would keep it (200 MB for MNIST's network)."""
+    """Give memory that the compiler has freed back to the system: glibc would keep it (160 MB for MNIST's network)."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

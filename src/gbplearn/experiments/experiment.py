@@ -14,10 +14,9 @@ from ..report.progress import progress
 from ..report.record import (
     Clock,
     append_to_ledger,
-    commit,
     environment,
+    ledger_line,
     peak_memory_mb,
-    settings_hash,
     summary,
     write_json,
 )
@@ -85,20 +84,12 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
     if ledger is not None:
         make_folder(ledger.parent)
     whole, runs = Clock(), []
-    settings, version = experiment.settings(), commit()
+    settings = experiment.settings()
     for seed in progress(list(seeds), experiment.name):
         clock = Clock()
         runs.append(experiment.run_seed(seed))
         if ledger is not None:
-            line = {
-                "experiment": experiment.name,
-                "commit": version,
-                "settings": settings_hash(settings),
-                "seed": seed,
-                "metrics": runs[-1].metrics,
-                "read_out": experiment.read_out,
-                **clock.read(),
-            }
+            line = ledger_line(experiment.name, settings, seed, runs[-1].metrics, experiment.read_out, clock)
             append_to_ledger(ledger, line)
     results = {
         "experiment": experiment.name,

@@ -88,6 +88,28 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
+def ledger_line(
+    experiment: str,
+    chosen: Mapping[str, Any],
+    seed: int,
+    metrics: Mapping[str, float],
+    read_out: Mapping[str, str],
+    clock: Clock,
+) -> dict[str, Any]:
+    """What the ledger says of a run of one seed: commit, settings with their hash, numbers, how they were read out."""
+    return {
+        "experiment": experiment,
+        "commit": commit(),
+        "settings": settings_hash(chosen),
+        "chosen": dict(chosen),
+        "seed": seed,
+        "metrics": dict(metrics),
+        "read_out": dict(read_out),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+        **clock.read(),
+    }
+
+
 def append_to_ledger(path: Path, line: Mapping[str, Any]) -> None:
     """Add a line to the ledger in one write, so that runs side by side do not mix theirs."""
     path.parent.mkdir(parents=True, exist_ok=True)
