@@ -24,7 +24,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/engine.py
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hatch_build.py $(wildcard src/gbplearn/native/*.cc src/gbplearn/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $(STAMP)

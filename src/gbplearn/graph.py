@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -30,6 +30,7 @@ class _Entry:
     start: Array
     started: bool  # by the user
     kind: Kind
+    one: Gaussian | None  # the prior, if it is one for all units
 
 
 class FactorGraph:
@@ -119,6 +120,7 @@ class FactorGraph:
         variable = Variable(name, shape, block)
         if prior is None:
             prior = Gaussian.flat(shape, block=block, dtype=self.dtype)
+        one = prior if isinstance(prior, Gaussian) and prior.shape == () else None
         prior = check_belief(variable, prior, "prior", self.dtype)
         if start is None:
             point = prior.mean
@@ -127,7 +129,7 @@ class FactorGraph:
             if not np.isfinite(point).all():
                 raise ValueError(f"variable '{name}': start holds NaN or infinity")
         point = jnp.asarray(np.asarray(point, self.dtype))
-        self._entries[name] = _Entry(variable, prior, point, start is not None, kind)
+        self._entries[name] = _Entry(variable, prior, point, start is not None, kind, one)
         self._laid_out.clear()
         return variable
 
@@ -305,7 +307,14 @@ class FactorGraph:
         values |= {name: belief.mean for name, belief in held.items()}
         frozen = tuple(_freeze(g, used, values) if g.linear and g.slots else None for g in groups)
         started = frozenset(name for name in used if self._entries[name].started)
-        return Problem(groups, frozen, used, start, values, held, proper, started)
+        uniform = self._uniform(name for name in used if name not in seen.values)
+        return Problem(groups, frozen, used, start, values, held, uniform, proper, started)
+
+    def _uniform(self, names: Iterable[str]) -> dict[str, Gaussian]:
+        """Of these variables, those whose prior is one for all units."""
+        tied = {self._canonical(n) for n in self._entries if self._canonical(n) != n}
+        one = {n: self._entries[n].one for n in names if n not in tied}
+        return {n: prior.astype(self.dtype) for n, prior in one.items() if prior is not None}
 
     def energy(self, values: Mapping[str, Any]) -> dict[str, float]:
         """Energy of each factor group (Eq. 3 of the paper, with its 1/2), and of each prior as `"prior of x"`.

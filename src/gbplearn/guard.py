@@ -31,7 +31,7 @@ from .look import Latest, nothing_seen
 from .problem import Problem, State, belief_mean, empty_state
 from .propagate import CHUNK, advance, fixed_order
 from .proximal import Values
-from .visit import Options
+from .options import Options
 
 _MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length
 _FIRST_WEIGHT = 4.0
@@ -305,6 +305,7 @@ class Guard:
             problem,
             groups=tuple(dataclasses.replace(g, y=jnp.zeros_like(g.y)) for g in problem.groups),
             prior={name: Gaussian(jnp.zeros_like(p.eta), p.lam) for name, p in problem.prior.items()},
+            uniform={},
         )
         state = self._empty(problem, state)
         if self.left:

@@ -21,7 +21,7 @@ from .look import nothing_seen
 from .problem import Messages, Problem, State, belief, empty_state
 from .propagate import run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
-from .visit import Options
+from .options import Options
 
 
 class Status(enum.Enum):

@@ -13,7 +13,9 @@ from . import linalg
 from .compiling import lean_jit
 from .gaussian import Gaussian
 from .problem import Problem, State, pooled, prior_energy
-from .visit import Options, every_factor, join, linearise_at, means_of, see, visit
+from .options import Options
+from .seen import join, means_of, see
+from .visit import every_factor, linearise_at, visit
 
 
 class Latest(NamedTuple):

@@ -91,6 +91,25 @@ class Linear(NamedTuple):
     jacobians: tuple[Array | Operator, ...]
 
 
+class MatrixForm(NamedTuple):
+    """Factors `(n, c)` over four arguments: `h = y_nc - g(sum_k rows_nk w_kc + d_c)`, `g(a) = a`, if negative `slope a`.
+
+    The first argument, seen through the rows, is known, or it is the rows.
+    """
+
+    rows: Float[Array, "n p"]
+    slope: float
+
+
+class TileMaxForm(NamedTuple):
+    """Factors over images `x` and `y`: `h = y - max(x)` over tiles of this size."""
+
+    size: tuple[int, int]
+
+
+Form = MatrixForm | TileMaxForm
+
+
 class Layout(NamedTuple):
     """How the factors of a kind are laid out."""
 
@@ -134,6 +153,10 @@ class FactorKind(Measurement):
     @abc.abstractmethod
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """The operators of the Jacobian at the arguments, one for each."""
+
+    def form(self, *args: Array) -> Form | None:
+        """Which of the forms that the engine has kernels for it has at these arguments; None for any other."""
+        return None
 
     def copies(self, *shapes: Shape) -> int:
         """How many numbers it keeps of arguments of these shapes, such as the windows of an image one by one."""

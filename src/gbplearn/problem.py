@@ -25,6 +25,7 @@ class Problem(eqx.Module):
     start: dict[str, Array]  # linearisation point where nothing is known yet
     fixed: dict[str, Array]  # values of wholly observed variables, and means of those held at a belief
     held: dict[str, Gaussian]  # beliefs that are heard, but told nothing
+    uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
 

@@ -13,7 +13,9 @@ from jax import Array, lax
 from .compiling import release_memory
 from .look import Latest, Visited, look, look_at_all, news
 from .problem import Problem, State
-from .visit import Options, visit
+from .native.visits import kernel_for
+from .options import Options
+from .visit import visit
 
 # Graphs with more edges than this are looked at every so many iterations only, and their visits are compiled apart.
 LARGE = 500_000
@@ -105,7 +107,7 @@ def _sweep_in_place(problem: Problem, state: State, options: Options, count: Arr
 
     def sweep(_, state: State) -> State:
         for g in order:
-            if jax.default_backend() != "cpu":
+            if jax.default_backend() != "cpu" or kernel_for(problem, options, g) is not None:
                 state = visit(problem, state, options, g)[0]
                 continue
             # A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is

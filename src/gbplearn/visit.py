@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,40 +13,10 @@ from .linalg import add_all
 from .measurement import Linear
 from .messages import Edge, Pool, Pooled, general_messages, scalar_messages
 from .noise_update import learn_noise
-from .problem import Messages, Problem, State, belief_mean, cavity, pooled
-from .schedule import OnMovement, Schedule
-
-
-class Options(eqx.Module):
-    """How messages are sent. Numbers are data; what is static changes the compiled code."""
-
-    damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
-    dropout: tuple[tuple[Array, ...], ...]
-    damped: bool = eqx.field(static=True)
-    dropping: bool = eqx.field(static=True)
-    relinearise: int | OnMovement = eqx.field(static=True)
-    schedule: Schedule = eqx.field(static=True)
-
-    def kept(self, g: int, s: int) -> Array:
-        """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
-        return self.damping[g][s] + (1 - self.damping[g][s]) * self.dropout[g][s]
-
-    def noise_damping(self, g: int) -> Array:
-        """Of a noise that is learnt."""
-        return jnp.max(jnp.stack(self.damping[g]))
-
-
-def _inbound(problem: Problem, state: State, g: int) -> dict[str, Gaussian]:
-    """For each variable of a group: its prior and the messages of all *other* groups."""
-    out = {}
-    for name in problem.groups[g].variables:
-        others = [pooled(problem, state, other, s) for other, s in problem.touching(name) if other != g]
-        out[name] = _product([problem.prior[name], *others])
-    return out
-
-
-def _product(parts: list[Gaussian]) -> Gaussian:
-    return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
+from .native import visits as native_visits
+from .options import Options
+from .problem import Messages, Problem, State, cavity
+from .seen import means_of, points_of, product, see, undamped
 
 
 def linearise_at(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
@@ -124,24 +91,6 @@ def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
     return x if slot.block else x[..., None]
 
 
-def _refresh(options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]):
-    """The linearisation point of this visit, and what of it is stored."""
-    stored = state.points[g]
-    if stored is None:
-        return means, None
-    first = state.visits[g] == 0
-    if isinstance(options.relinearise, OnMovement):
-        points = {}
-        for name, x0 in stored.items():
-            lam = jnp.diagonal(old[name].lam, axis1=-2, axis2=-1) if old[name].block else old[name].lam
-            far = (means[name] - x0) ** 2 * lam > options.relinearise.threshold**2
-            points[name] = jnp.where(first | far, means[name], x0)
-    else:
-        due = state.visits[g] % options.relinearise == 0
-        points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
-    return points, points
-
-
 def _draw_lots(group: Group, key: Array) -> tuple[Array, list[Array]]:
     """The next key, and for each slot uniform numbers, one an edge, all from one draw: a draw is much to compile."""
     key, draw = jax.random.split(key)
@@ -157,50 +106,20 @@ def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
     return Messages(None, old.pooled.mix(new.message, weight), held)
 
 
-class Seen(NamedTuple):
-    """What a group sees of its variables before a visit."""
-
-    inbound: dict[str, Gaussian]  # prior and the messages of all other groups
-    own: list[Gaussian]  # of each slot, its messages multiplied up on the units
-    belief: dict[str, Gaussian]
-
-
-def see(problem: Problem, state: State, g: int) -> Seen:
-    """What a group sees."""
-    group = problem.groups[g]
-    inbound = _inbound(problem, state, g)
-    own = [pooled(problem, state, g, s) for s in range(len(group.slots))]
-    return Seen(inbound, own, join(group, inbound, own))
-
-
-def join(group: Group, inbound: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
-    """The belief of each variable of a group, from its messages and those of the others."""
-    return {n: _product([inbound[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
-
-
-def means_of(problem: Problem, beliefs: dict[str, Gaussian]) -> dict[str, Array]:
-    """Means, or starts where nothing is known."""
-    return {n: belief_mean(b, problem.start[n], n in problem.proper) for n, b in beliefs.items()}
-
-
-def _points(
-    problem: Problem, options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]
-) -> tuple[dict[str, Array], dict[str, Array] | None]:
-    """Where a group is linearised at this visit, and what of it is stored."""
-    first = {n: jnp.where(state.visits[g] == 0, problem.start[n], x) for n, x in means.items() if n in problem.started}
-    return _refresh(options, state, g, {**means, **first}, old)
-
-
 def visit(problem: Problem, state: State, options: Options, g: int) -> tuple[State, list[Gaussian]]:
     """Visit one group: relinearise, send its messages, damp, drop out.
 
     **Returns:** the new state, and of each slot the undamped messages multiplied up on the units.
     """
     group = problem.groups[g]
+    kernel = native_visits.kernel_for(problem, options, g)
+    if kernel is not None:
+        messages, proposed = kernel(problem, state, options, g)
+        return _after(state, g, messages, None, state.key, None), proposed
     inbound, own, old = see(problem, state, g)
     seen = []
     for s, slot in enumerate(group.slots):
-        outside = _product([inbound[slot.variable], *(own[i] for i in group.slots_of(slot.variable) if i != s)])
+        outside = product([inbound[slot.variable], *(own[i] for i in group.slots_of(slot.variable) if i != s)])
         seen.append(old[slot.variable] if slot.pooled else cavity(slot, outside, state.messages[g][s]))
     reactions = [None if s.reaction is None else state.messages[g][s.reaction].reaction for s in group.slots]
     frozen, first = problem.frozen[g], state.visits[g] == 0
@@ -210,7 +129,7 @@ def visit(problem: Problem, state: State, options: Options, g: int) -> tuple[Sta
         linear, stored = frozen, state.points[g]
     else:
         means = means_of(problem, old)
-        points, stored = _points(problem, options, state, g, means, old)
+        points, stored = points_of(problem, options, state, g, means, old)
         linear = linearise_at(problem, g, points)
     variance = state.noise[g]
     heard = group.spread_of(problem.held, linear)
@@ -244,22 +163,23 @@ def visit(problem: Problem, state: State, options: Options, g: int) -> tuple[Sta
         if options.dropping:
             proposed.append(jax.tree.map(slot.edges.pool, proposal))
         elif options.damped:
-            proposed.append(_undamped(own[s], packed.on_units(slot.edges), weight))
+            proposed.append(undamped(own[s], packed.on_units(slot.edges), weight))
         else:
             proposed.append(packed.on_units(slot.edges))
-    new = State(
+    return _after(state, g, messages, stored, key, variance), proposed
+
+
+def _after(
+    state: State, g: int, messages: list[Messages], stored: dict[str, Array] | None, key: Array, variance: Array | None
+) -> State:
+    """The state after a visit of a group."""
+    return State(
         (*state.messages[:g], tuple(messages), *state.messages[g + 1 :]),
         (*state.points[:g], stored, *state.points[g + 1 :]),
         state.visits.at[g].add(1),
         key,
         (*state.noise[:g], variance, *state.noise[g + 1 :]),
     )
-    return new, proposed
-
-
-def _undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
-    """What was mixed with `weight` of the old message to give the new one."""
-    return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)
 
 
 def every_factor(group: Group, residual: Array) -> Array:

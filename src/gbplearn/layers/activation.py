@@ -58,3 +58,10 @@ def value_and_slope(activation: Elementwise, a: Array) -> tuple[Array, Array]:
     """`g(a)` and `g'(a)`, elementwise."""
     value, slope = jax.jvp(activation, (a,), (jnp.ones_like(a),))
     return value, slope
+
+
+def negative_slope(activation: Elementwise) -> float | None:
+    """Of functions that are `a`, and where it is negative `slope a`; None for others."""
+    if activation is linear:
+        return 1.0
+    return activation.slope if isinstance(activation, LeakyRelu) else None

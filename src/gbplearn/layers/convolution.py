@@ -22,11 +22,11 @@ from jaxtyping import Float
 
 from ..edges import AxesEdges
 from ..factor import Factor
-from ..measurement import FactorKind, Layout, Operator, Shape
+from ..measurement import FactorKind, Layout, MatrixForm, Operator, Shape
 from ..robust import Kernel
 from ..view import Variable
 from ..window_edges import Pair, WindowEdges, Windows
-from .activation import Elementwise, find_activation, value_and_slope
+from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import Parameter, Transform, check_not_negative, check_positive, check_robust, check_whole
 from .operators import Identity, Product, Shared
 
@@ -129,6 +129,11 @@ class ConvolutionKind(FactorKind):
     def value(self, *args: Array) -> Float[Array, "b h w c"]:
         """`y - g(a)`."""
         return args[3] - self.activation(self._sum(*args)[0])
+
+    def form(self, *args: Array) -> MatrixForm | None:
+        """The rows are the windows of an image that is known."""
+        slope = negative_slope(self.activation)
+        return None if slope is None or self.patches is None else MatrixForm(self.patches, slope)
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """`-g' w`, `-g' x`, `-g'`, `1`."""

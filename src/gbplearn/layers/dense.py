@@ -22,9 +22,9 @@ from jaxtyping import Float
 
 from ..edges import AxesEdges
 from ..factor import Factor
-from ..measurement import FactorKind, Layout, Operator, Shape
+from ..measurement import FactorKind, Layout, MatrixForm, Operator, Shape
 from ..view import Variable
-from .activation import Elementwise, find_activation, value_and_slope
+from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import Parameter, Transform, check_not_negative, check_positive, check_whole
 from .operators import Identity, Product, Shared
 
@@ -56,6 +56,11 @@ class DenseKind(FactorKind):
         """`y - g(a)`."""
         x, w, d, y = args
         return y.reshape(y.shape[0], -1) - self.activation(_matrix(w, x) + d)
+
+    def form(self, *args: Array) -> MatrixForm | None:
+        """The rows are the examples."""
+        slope = negative_slope(self.activation)
+        return None if slope is None else MatrixForm(args[0].reshape(args[0].shape[0], -1), slope)
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """`-g' w`, `-g' x`, `-g'`, `1`."""

@@ -16,7 +16,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from ..measurement import Entries, Operator
+from ..measurement import Entries, Operator, TileMaxForm
 from .operators import Identity
 from .window_layer import WindowKind, WindowLayer
 
@@ -27,6 +27,10 @@ class MaxPoolKind(WindowKind):
     def reduce(self, x: Array) -> Array:
         """The largest of each window."""
         return functools.reduce(jnp.maximum, self.edges(x.shape).places(x))
+
+    def form(self, *args: Array) -> TileMaxForm:
+        """As it is."""
+        return TileMaxForm(self.size)
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """-1 at the first of the largest."""

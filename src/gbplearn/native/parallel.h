@@ -1,0 +1,140 @@
+// What the kernels share: vectors of eight floats, work spread over XLA's own threads, arrays that may be one number.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#include "xla/ffi/api/ffi.h"
+
+namespace gbplearn {
+
+namespace ffi = xla::ffi;
+
+#define INLINE inline __attribute__((always_inline))
+
+using Numbers = ffi::Buffer<ffi::F32>;
+
+// The arguments and results of a call, all float32, by number.
+struct Arguments {
+  ffi::RemainingArgs in;
+  ffi::RemainingRets out;
+  Numbers operator[](size_t i) const { return *in.get<Numbers>(i); }
+  const float* data(size_t i) const { return in.get<Numbers>(i)->typed_data(); }
+  float* result(size_t i) const { return (*out.get<Numbers>(i))->typed_data(); }
+};
+
+constexpr int LANES = 8;
+typedef float Vec __attribute__((vector_size(4 * LANES)));
+typedef float LooseVec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Mask __attribute__((vector_size(4 * LANES)));
+
+INLINE Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
+INLINE void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
+INLINE Vec all(float x) { return x - Vec{}; }
+
+// The first `count` of eight; the rest is `fill`, and no memory is touched for it.
+#ifdef __AVX2__
+INLINE __m256i first_lanes(int64_t count) {
+  alignas(32) static const int32_t bits[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bits + LANES - count));
+}
+
+INLINE Vec load(const float* p, int64_t count, float fill) {
+  if (count >= LANES) return load(p);
+  __m256i lanes = first_lanes(count);
+  return _mm256_blendv_ps(all(fill), _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
+}
+
+INLINE void store(float* p, Vec v, int64_t count) {
+  if (count >= LANES) return store(p, v);
+  _mm256_maskstore_ps(p, first_lanes(count), v);
+}
+#else
+INLINE Vec load(const float* p, int64_t count, float fill) {
+  if (count >= LANES) return load(p);
+  float few[LANES];
+  for (int i = 0; i < LANES; ++i) few[i] = i < count ? p[i] : fill;
+  return load(few);
+}
+
+INLINE void store(float* p, Vec v, int64_t count) {
+  if (count >= LANES) return store(p, v);
+  float few[LANES];
+  store(few, v);
+  for (int i = 0; i < count; ++i) p[i] = few[i];
+}
+#endif
+
+// Numbers of all factors, or one for all.
+struct Shared {
+  const float* data;
+  bool one;
+  Shared(const Numbers& b) : data(b.typed_data()), one(b.element_count() == 1) {}
+  INLINE Vec at(int64_t i, int64_t count, float fill) const { return one ? all(data[0]) : load(data + i, count, fill); }
+  INLINE float at(int64_t i) const { return data[one ? 0 : i]; }
+};
+
+// Gaussians whose product is what comes in from outside: pairs of eta and lam among the arguments.
+struct Inbound {
+  std::vector<Shared> eta, lam;
+  Inbound(const Arguments& args, size_t begin, size_t end) {
+    for (size_t i = begin; i + 1 < end; i += 2) {
+      eta.emplace_back(args[i]);
+      lam.emplace_back(args[i + 1]);
+    }
+  }
+  INLINE void sum(int64_t i, int64_t count, Vec& e, Vec& l) const {
+    e = Vec{};
+    l = Vec{};
+    for (size_t j = 0; j < eta.size(); ++j) {
+      e += eta[j].at(i, count, 0.0f);
+      l += lam[j].at(i, count, 1.0f);
+    }
+  }
+  INLINE void sum(int64_t i, float& e, float& l) const {
+    e = l = 0;
+    for (size_t j = 0; j < eta.size(); ++j) {
+      e += eta[j].at(i);
+      l += lam[j].at(i);
+    }
+  }
+};
+
+// Calls work(0) ... work(blocks - 1), each once, on this thread and on those of the pool that have time. Which thread
+// does a block changes nothing: results are the same from run to run.
+template <class Work>
+void spread(ffi::ThreadPool& pool, int64_t blocks, const Work& work) {
+  struct Counters {
+    std::atomic<int64_t> next{0}, done{0};
+  };
+  auto counters = std::make_shared<Counters>();
+  auto take_part = [counters, blocks, &work] {
+    for (int64_t i; (i = counters->next.fetch_add(1)) < blocks;) {
+      work(i);
+      counters->done.fetch_add(1, std::memory_order_release);
+    }
+  };
+  // A helper that comes late finds nothing left, and does not touch `work`, which may be gone by then.
+  int64_t helpers = std::min<int64_t>(pool.num_threads(), blocks) - 1;
+  for (int64_t i = 0; i < helpers; ++i) pool.Schedule(std::function<void()>(take_part));
+  take_part();
+  while (counters->done.load(std::memory_order_acquire) < blocks) std::this_thread::yield();
+}
+
+// A handler of XLA: its threads, a number, any arguments and results.
+#define HANDLER(symbol, function)                                                                                   \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                    \
+      symbol, function,                                                                                             \
+      xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Attr<float>("slope").RemainingArgs().RemainingRets())
+
+}  // namespace gbplearn

@@ -1,0 +1,114 @@
+// Factors y - max(tile of x), a message an edge: the update of messages.py for M = 1, in one pass over the image.
+//
+// The Jacobian is -1 at the largest mean of a tile (the first, if several are) and 0 elsewhere, so with the cavities of
+// y and of that one pixel
+//
+//   to y: lam = 1 / (sigma² / weight + v_x) , eta = lam (m_x + measured)
+//   to x: lam = 1 / (sigma² / weight + v_y) , eta = lam (m_y - measured)   (to other pixels: nothing)
+#include "parallel.h"
+
+namespace gbplearn {
+namespace {
+
+struct Tiles {
+  int64_t height, width, channels, k, l;  // of an image, of a tile
+  Inbound x, y;
+  const float *old_x_eta, *old_x_lam, *old_y_eta, *old_y_lam;
+  Shared measured, noise, weight;
+  bool started;        // the largest is found among `start`
+  const float* start;
+  float damp_x, damp_y;
+  float *x_eta, *x_lam, *y_eta, *y_lam;
+
+  // Eight channels of one tile, or `count` of them.
+  INLINE void tile(int64_t image, int64_t i, int64_t j, int64_t c, int64_t count) const {
+    int64_t unit = ((image * (height / k) + i) * (width / l) + j) * channels + c;
+    Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
+    Mask place{};
+    for (int64_t u = 0; u < k; ++u)
+      for (int64_t v = 0; v < l; ++v) {
+        int64_t at = pixel(image, i * k + u, j * l + v) + c;
+        Vec outside_eta, outside_lam;
+        x.sum(at, count, outside_eta, outside_lam);
+        Vec mean = started ? load(start + at, count, 0)
+                           : (outside_eta + load(old_x_eta + at, count, 0)) / (outside_lam + load(old_x_lam + at, count, 0));
+        if (u + v == 0) {
+          best = mean;
+          eta = outside_eta;
+          lam = outside_lam;
+          continue;
+        }
+        Mask larger = mean > best;
+        best = larger ? mean : best;
+        eta = larger ? outside_eta : eta;
+        lam = larger ? outside_lam : lam;
+        place = larger ? Mask{} + static_cast<int32_t>(u * l + v) : place;
+      }
+    Vec off = measured.at(unit, count, 0), weigh = weight.at(unit, count, 1), var = noise.at(unit, count, 1);
+    Vec v_x = 1 / lam, gain = weigh / (var + weigh * v_x);
+    store(y_eta + unit, damp_y * load(old_y_eta + unit, count, 0) + (1 - damp_y) * gain * (eta * v_x + off), count);
+    store(y_lam + unit, damp_y * load(old_y_lam + unit, count, 0) + (1 - damp_y) * gain, count);
+    y.sum(unit, count, eta, lam);
+    Vec v_y = 1 / lam;
+    lam = (1 - damp_x) * (weigh / (var + weigh * v_y));
+    eta = lam * (eta * v_y - off);
+    for (int64_t u = 0; u < k; ++u)
+      for (int64_t v = 0; v < l; ++v) {
+        int64_t at = pixel(image, i * k + u, j * l + v) + c;
+        Mask hit = place == static_cast<int32_t>(u * l + v);
+        store(x_eta + at, damp_x * load(old_x_eta + at, count, 0) + (hit ? eta : Vec{}), count);
+        store(x_lam + at, damp_x * load(old_x_lam + at, count, 0) + (hit ? lam : Vec{}), count);
+      }
+  }
+
+  INLINE int64_t pixel(int64_t image, int64_t row, int64_t column) const {
+    return ((image * height + row) * width + column) * channels;
+  }
+
+  // A row of tiles.
+  void row(int64_t image, int64_t i) const {
+    int64_t w = width / l;
+    for (int64_t j = 0; j < w; ++j) {
+      int64_t c = 0;
+      for (; c + LANES <= channels; c += LANES) tile(image, i, j, c, LANES);
+      if (c < channels) tile(image, i, j, c, channels - c);
+    }
+    for (int64_t u = i * k; u < (i + 1) * k; ++u) clear(image, u, w * l);
+    if (i + 1 == height / k)
+      for (int64_t u = (i + 1) * k; u < height; ++u) clear(image, u, 0);
+  }
+
+  // Pixels that fill no tile hear nothing.
+  void clear(int64_t image, int64_t u, int64_t from) const {
+    int64_t at = pixel(image, u, from), count = (width - from) * channels;
+    std::fill_n(x_eta + at, count, 0.0f);
+    std::fill_n(x_lam + at, count, 0.0f);
+  }
+};
+
+}  // namespace
+
+// Arguments: old messages to x (B, H, W, C) and to y (B, h, w, C), noise, weight (F or 1), start of x, and numbers: the
+// damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then pairs of what else
+// x hears, and y.
+// Results: messages to x and y.
+ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  Arguments args{in, out};
+  auto image = args[0].dimensions(), tiles = args[2].dimensions();
+  const float* numbers = args.data(7);
+  size_t middle = 9 + static_cast<size_t>(numbers[3]);
+  int64_t h = tiles[1];
+  Tiles a{image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]), Inbound(args, 9, middle),
+          Inbound(args, middle, in.size()), args.data(0), args.data(1), args.data(2), args.data(3), args[8], args[4], args[5],
+          numbers[2] > 0, args.data(6), numbers[0], numbers[1], args.result(0), args.result(1), args.result(2),
+          args.result(3)};
+  int64_t rows = image[0] * h, tasks = std::min<int64_t>(32, rows);
+  spread(pool, tasks, [&](int64_t t) {
+    for (int64_t r = t * rows / tasks; r < (t + 1) * rows / tasks; ++r) a.row(r / h, r % h);
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace gbplearn
+
+HANDLER(gbplearn_tile_max, gbplearn::TileMax);

@@ -1,0 +1,181 @@
+"""The kernels compute what XLA compiles from the message update."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gbplearn as gbp
+from gbplearn import inference
+from gbplearn.native import available, built, library
+from gbplearn.native.visits import kernel_for
+from gbplearn.problem import empty_state
+from gbplearn.visit import visit
+
+needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
+
+
+def network(filters: int = 5, kernel: int = 3, classes: int = 3, pool: int = 2, activation: str = "leaky_relu"):
+    return gbp.Sequential(
+        gbp.Conv2D(filters, kernel=kernel, activation=activation, sigma=0.1, weight_prior=0.4, bias_prior=0.3, prior=2.0),
+        gbp.MaxPool2D(pool, sigma=0.1, prior=2.0),
+        gbp.Dense(classes, sigma=0.1, weight_prior=0.3, bias_prior=0.2, prior=2.0),
+        gbp.SoftmaxObservation(sigma=0.3),
+    )
+
+
+def problem_of(net: gbp.Sequential, x: np.ndarray, y: np.ndarray, messages: str, there: int):
+    batch = net.batch(x[:there], y[:there]).padded(len(x))
+    graph = net.graph(batch)
+    problem = graph.problem(None, messages)
+    return problem, inference._options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
+
+
+def run(problem, options, order, monkeypatch, native: str):
+    """The state, and what was proposed, after each of some visits."""
+    monkeypatch.setenv("GBPLEARN_NATIVE", native)
+    step = jax.jit(lambda p, s, o, g: visit(p.with_known(), s, o, g), static_argnums=3)
+    state, seen = empty_state(problem, jax.random.PRNGKey(0), False), []
+    for g in order:
+        state, proposed = step(problem, state, options, g)
+        seen.append((state.messages[g], proposed))
+    return seen
+
+
+def check_same(problem, options, monkeypatch, order=(0, 1, 2, 3, 2, 1, 0, 1)):
+    """Both ways, message by message, up to rounding of the largest."""
+    native, compiled = (run(problem, options, order, monkeypatch, n) for n in "10")
+    for a, b in zip(native, compiled):
+        assert jax.tree.structure(a) == jax.tree.structure(b)
+        for u, v in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+            assert u.shape == v.shape
+            scale = max(float(jnp.max(jnp.abs(v))), 1e-2)
+            np.testing.assert_allclose(np.asarray(u), np.asarray(v), rtol=0, atol=2e-4 * scale)
+
+
+@needs_kernels
+@pytest.mark.parametrize("messages", ["pooled", "per-edge"])
+@pytest.mark.parametrize(
+    ("filters", "kernel", "classes", "pool", "size", "channels", "activation"),
+    [
+        (5, 3, 3, 2, 9, 1, "leaky_relu"),  # tiles leave a margin, channels fill no vector
+        (8, 2, 8, 3, 8, 2, "linear"),
+        (17, 3, 11, 2, 6, 3, "relu"),  # more than two vectors
+    ],
+)
+def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes, pool, size, channels, activation):
+    rng = np.random.default_rng(0)
+    net = network(filters, kernel, classes, pool, activation)
+    x, y = rng.standard_normal((7, size, size, channels)), rng.integers(0, classes, 7)
+    problem, options = problem_of(net, x, y, messages, there=6)  # one row is padding
+    monkeypatch.setenv("GBPLEARN_NATIVE", "1")
+    assert [kernel_for(problem.with_known(), options, g) is not None for g in range(4)] == [True, True, True, False]
+    check_same(problem, options, monkeypatch)
+
+
+@needs_kernels
+@settings(max_examples=5, deadline=None)
+@given(
+    batch=st.integers(2, 5),
+    sizes=st.tuples(st.integers(1, 20), st.integers(1, 18)),
+    messages=st.sampled_from(["pooled", "per-edge"]),
+    noise=st.sampled_from([0.01, 0.1, 1.0]),
+)
+def test_dense_layers_of_any_size(batch, sizes, messages, noise):
+    rng = np.random.default_rng(batch)
+    net = gbp.Sequential(
+        gbp.Dense(sizes[0], activation="leaky_relu", sigma=noise, weight_prior=0.5, bias_prior=0.5, prior=2.0),
+        gbp.Dense(sizes[1], sigma=noise, weight_prior=0.5, bias_prior=0.5, prior=2.0),
+        gbp.GaussianObservation(sigma=0.1),
+    )
+    x, y = rng.standard_normal((batch, 3)), rng.standard_normal((batch, sizes[1]))
+    problem, options = problem_of(net, x, y, messages, there=batch)
+    with pytest.MonkeyPatch.context() as patch:
+        check_same(problem, options, patch, order=(0, 1, 2, 1, 0))
+
+
+@needs_kernels
+def test_measurements_and_weights_of_each_factor(monkeypatch):
+    """A factor whose measurement is not 0, with a noise of its own: as the engine sees it, not only as layers use it."""
+    rng = np.random.default_rng(1)
+    problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
+    groups = []
+    for group in problem.groups[:3]:
+        shape = (group.factors, 1)
+        groups.append(
+            dataclasses.replace(
+                group,
+                y=jnp.asarray(rng.standard_normal(shape), jnp.float32),
+                noise=jnp.asarray(rng.uniform(0.01, 0.1, shape), jnp.float32),
+                weight=jnp.asarray(rng.integers(0, 3, shape), jnp.float32),
+            )
+        )
+    problem = dataclasses.replace(problem, groups=(*groups, problem.groups[3]))
+    check_same(problem, options, monkeypatch)
+
+
+@needs_kernels
+def test_one_edge_that_knows_nearly_everything(monkeypatch):
+    """Where the own message is nearly all of a belief, and one term nearly all of a sum, precisions keep their digits."""
+    net = gbp.Sequential(
+        gbp.Dense(4, sigma=1e-3, weight_prior=1.0, bias_prior=1e-3, prior=2.0),
+        gbp.GaussianObservation(sigma=1e-3),
+    )
+    x = np.full((3, 5), 1e-3)
+    x[0, 0] = x[1, 1] = 30.0
+    problem, options = problem_of(net, x, np.ones((3, 4)), "per-edge", there=3)
+    native, compiled = (run(problem, options, (0, 1, 0, 1, 0), monkeypatch, n) for n in "10")
+    for a, b in zip(native, compiled):
+        for u, v in zip(a[0], b[0]):
+            for got, expected in zip((u.each, u.pooled), (v.each, v.pooled)):
+                if got is not None:
+                    np.testing.assert_allclose(got.lam, expected.lam, rtol=1e-5)
+
+
+@needs_kernels
+def test_nan_does_not_crash(monkeypatch):
+    rng = np.random.default_rng(2)
+    for messages in ("pooled", "per-edge"):
+        problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), messages, there=4)
+        prior = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), problem.prior)
+        broken = dataclasses.replace(problem, prior=prior, uniform={})
+        seen = run(broken, options, (0, 1, 2, 1, 0), monkeypatch, "1")
+        assert all(jnp.isnan(m).any() for m in jax.tree.leaves(seen[-1]))
+
+
+def test_what_the_kernels_do_not_do_is_left_to_xla(monkeypatch):
+    monkeypatch.setenv("GBPLEARN_NATIVE", "1")
+    rng = np.random.default_rng(3)
+    x, y = rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4)
+    problem, options = problem_of(network(activation="tanh"), x, y, "pooled", there=4)
+    known = problem.with_known()
+    assert kernel_for(known, options, 0) is None  # another activation
+    assert kernel_for(known, dataclasses.replace(options, dropping=True), 1) is None
+    assert kernel_for(known, dataclasses.replace(options, relinearise=2), 1) is None
+    assert kernel_for(known, options, 3) is None  # M > 1
+
+
+def test_they_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("GBPLEARN_NATIVE", "0")
+    assert not available()
+    rng = np.random.default_rng(3)
+    problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
+    assert kernel_for(problem.with_known(), options, 1) is None
+
+
+def test_a_library_that_does_not_load_is_no_harm(monkeypatch, tmp_path):
+    broken = tmp_path / "kernels.so"
+    broken.write_bytes(b"this is no library")
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    library._load.cache_clear()
+    try:
+        assert not built()
+        assert "OSError" in (library._load() or "")
+    finally:
+        library._load.cache_clear()
