@@ -271,13 +271,16 @@ def test_the_paper_s_network_is_pooled_where_it_is_large():
 
 
 def test_auto_on_a_graph():
-    """One large layer among the variables of a graph, and a user's factor as large, which stays as it is."""
+    """One large layer among the variables of a graph, and a user's factor as large, which stays as it is.
+
+    The bias is small, but goes with what it shares a reaction term with.
+    """
     graph, prior = gbp.FactorGraph(), gbp.Gaussian.from_moments(0.0, 1.0)
     of = [graph.variable(n, s, prior=prior) for n, s in {"x": (64, 64), "w": (64, 16), "d": 16, "y": (64, 16)}.items()]
     graph.add(gbp.Factor(DenseKind(jnp.tanh), tuple(of), sigma=0.1, name="layer"))
     rows = np.ones((1024, 64))
     graph.add(gbp.Factor(lambda row, w: row @ w, (rows, of[0][0:1]), sigma=0.1, name="mine"))
-    assert pooled_slots(graph.problem()) == {"layer": {"x", "w"}, "mine": set()}
+    assert pooled_slots(graph.problem()) == {"layer": {"x", "w", "d"}, "mine": set()}
     assert pooled_slots(graph.problem(None, "per-edge")) == {"layer": set(), "mine": set()}
     assert pooled_slots(graph.problem(None, "pooled")) == {"layer": {"x", "w", "d"}, "mine": {"x"}}
 

@@ -255,7 +255,8 @@ def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
     """Whether the messages of an edge set are pooled.
 
     "auto" pools the large edge sets of layers: at least `POOLED_EDGES` edges in all, and at least `POOLED_MESSAGES`
-    into a unit on average. Units with one edge never are: their pooled message is the message.
+    into a unit on average; and with the weights of a layer its bias, however small. Units with one edge never are: their
+    pooled message is the message.
     """
     if messages == "per-edge" or edges.injective:
         return False
@@ -263,6 +264,16 @@ def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
         return True
     count = factor.factors * edges.row
     return factor.layout is not None and count >= POOLED_EDGES and count >= POOLED_MESSAGES * edges.units
+
+
+def _pooled_kinds(
+    factor: Factor, views: list[View | None], known: frozenset[str], kinds: Mapping[str, str]
+) -> set[str]:
+    """Kinds of variables of which one edge set is pooled: so are the others, which share its reaction term."""
+    if factor.layout is None:
+        return set()
+    pairs = [(v.variable.name, e) for v, e in zip(views, factor.layout.edges) if v is not None]
+    return {kinds.get(name, "") for name, e in pairs if name not in known and is_pooled("auto", factor, e)}
 
 
 def make_group(
@@ -294,6 +305,7 @@ def make_group(
     scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
     parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
     arguments, holders = [], {}
+    together = _pooled_kinds(factor, views, fixed | held, kinds) if messages == "auto" else set()
     for place, (argument, view) in enumerate(zip(factor.args, views)):
         if view is None:
             array = np.asarray(argument)
@@ -305,7 +317,8 @@ def make_group(
             edges = make_edges(view, factor.factors) if factor.layout is None else factor.layout.edges[place]
             block, known = view.variable.block, name in proper
             reaction = None
-            if kind == "slots" and scalar and known and is_pooled(messages, factor, edges):
+            mode = "pooled" if kinds.get(name, "") in together else messages
+            if kind == "slots" and scalar and known and is_pooled(mode, factor, edges):
                 reaction = holders.setdefault(kinds.get(name, ""), len(parts[kind]))
             item = Slot(edges, name, view.row_shape, block, known, reaction)
         arguments.append((kind, len(parts[kind])))
