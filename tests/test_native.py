@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 import gbplearn as gbp
 from gbplearn import inference
+from gbplearn.look import nothing_seen
 from gbplearn.native import available, built, library
 from gbplearn.native.visits import kernel_for
 from gbplearn.problem import empty_state
+from gbplearn.propagate import iterate
 from gbplearn.visit import visit
 
 needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
@@ -23,7 +25,9 @@ needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not bui
 
 def network(filters: int = 5, kernel: int = 3, classes: int = 3, pool: int = 2, activation: str = "leaky_relu"):
     return gbp.Sequential(
-        gbp.Conv2D(filters, kernel=kernel, activation=activation, sigma=0.1, weight_prior=0.4, bias_prior=0.3, prior=2.0),
+        gbp.Conv2D(
+            filters, kernel=kernel, activation=activation, sigma=0.1, weight_prior=0.4, bias_prior=0.3, prior=2.0
+        ),
         gbp.MaxPool2D(pool, sigma=0.1, prior=2.0),
         gbp.Dense(classes, sigma=0.1, weight_prior=0.3, bias_prior=0.2, prior=2.0),
         gbp.SoftmaxObservation(sigma=0.3),
@@ -43,7 +47,7 @@ def run(problem, options, order, monkeypatch, native: str):
     step = jax.jit(lambda p, s, o, g: visit(p.with_known(), s, o, g), static_argnums=3)
     state, seen = empty_state(problem, jax.random.PRNGKey(0), False), []
     for g in order:
-        state, proposed = step(problem, state, options, g)
+        state, proposed, _ = step(problem, state, options, g)
         seen.append((state.messages[g], proposed))
     return seen
 
@@ -102,7 +106,7 @@ def test_dense_layers_of_any_size(batch, sizes, messages, noise):
 
 @needs_kernels
 def test_measurements_and_weights_of_each_factor(monkeypatch):
-    """A factor whose measurement is not 0, with a noise of its own: as the engine sees it, not only as layers use it."""
+    """Factors whose measurement is not 0, with a noise of their own: as the engine sees it, not only layers."""
     rng = np.random.default_rng(1)
     problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
     groups = []
@@ -122,7 +126,7 @@ def test_measurements_and_weights_of_each_factor(monkeypatch):
 
 @needs_kernels
 def test_one_edge_that_knows_nearly_everything(monkeypatch):
-    """Where the own message is nearly all of a belief, and one term nearly all of a sum, precisions keep their digits."""
+    """Where the own message is nearly all of a belief, one term nearly all of a sum: precisions keep their digits."""
     net = gbp.Sequential(
         gbp.Dense(4, sigma=1e-3, weight_prior=1.0, bias_prior=1e-3, prior=2.0),
         gbp.GaussianObservation(sigma=1e-3),
@@ -179,3 +183,22 @@ def test_a_library_that_does_not_load_is_no_harm(monkeypatch, tmp_path):
         assert "OSError" in (library._load() or "")
     finally:
         library._load.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize("messages", ["pooled", "per-edge"])
+def test_kernels_look_as_xla_does(monkeypatch, messages):
+    """Residuals and energies of an iteration."""
+    rng = np.random.default_rng(4)
+    problem, options = problem_of(network(), rng.random((5, 9, 9, 1)), rng.integers(0, 3, 5), messages, there=4)
+    latest = nothing_seen(problem)
+    found = []
+    for native in "10":
+        monkeypatch.setenv("GBPLEARN_NATIVE", native)
+        step = jax.jit(lambda p, s, o, seen: iterate(p.with_known(), s, o, seen))
+        state = empty_state(problem, jax.random.PRNGKey(0), False)
+        for _ in range(3):
+            state, seen = step(problem, state, options, latest)
+        found.append(seen)
+    for name in ("residual", "energy", "switched", "prior"):
+        np.testing.assert_allclose(getattr(found[0], name), getattr(found[1], name), rtol=2e-3, err_msg=name)

@@ -94,15 +94,10 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
         raise ValueError(f"variable '{name}': {what} must be a gbp.Gaussian, got {belief!r}")
     if belief.block and not block:
         raise ValueError(f"variable '{name}': a {what} in block form needs block=True")
-    try:
-        if block and not belief.block:
-            belief = belief.broadcast_to(shape).as_block()
-        belief = belief.broadcast_to(shape)
-    except ValueError:
-        raise ValueError(f"variable '{name}': {what} of shape {belief.shape} does not fit shape {shape}") from None
+    # Before it is repeated for every unit: what is given is often one number.
     lam = np.asarray(belief.lam, float)
     sound = np.isfinite(np.asarray(belief.eta)).all() and np.isfinite(lam).all()
-    if sound and block:
+    if sound and belief.block:
         diagonal = np.diagonal(lam, axis1=-2, axis2=-1)
         least = np.linalg.eigvalsh((lam + np.swapaxes(lam, -1, -2)) / 2).min(-1)
         sound = bool((least >= -1e-5 * diagonal.max(-1)).all())
@@ -110,7 +105,13 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
         sound = bool((lam >= 0).all())
     if not sound:
         raise ValueError(f"variable '{name}': the {what} has a negative precision or is not finite")
-    return belief.astype(dtype)
+    belief = belief.astype(dtype)
+    try:
+        if block and not belief.block:
+            belief = belief.broadcast_to(shape).as_block()
+        return belief.broadcast_to(shape)
+    except ValueError:
+        raise ValueError(f"variable '{name}': {what} of shape {belief.shape} does not fit shape {shape}") from None
 
 
 def check_held(variable: Variable, belief: Any, dtype: Any) -> Gaussian:

@@ -99,7 +99,7 @@ class Factor:
     h_shape: tuple[int, ...] = dataclasses.field(init=False)
     learn: LearnNoise | None = dataclasses.field(init=False)
     noise: np.ndarray = dataclasses.field(init=False)  # variances (F | 1, M), or covariances (F | 1, M, M)
-    weights: np.ndarray | None = dataclasses.field(init=False)  # (F, 1)
+    weights: np.ndarray | None = dataclasses.field(init=False)  # broadcast to the grid
     switch_axes: tuple[int, ...] = dataclasses.field(init=False)  # of grid + h_shape
 
     @property
@@ -273,12 +273,13 @@ class Factor:
 
     def _weights(self) -> np.ndarray:
         try:
-            weights = np.broadcast_to(np.asarray(self.weight, float), self.grid)
+            weights = np.asarray(self.weight, float)
+            np.broadcast_to(weights, self.grid)
         except (ValueError, TypeError):
             raise ValueError(f"factor '{self.name}': weight must be numbers that broadcast to {self.grid}") from None
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(f"factor '{self.name}': every weight must be finite and >= 0")
-        return weights.reshape(-1, 1)
+        return weights
 
     def _switch_axes(self) -> tuple[int, ...]:
         first, ndim = len(self.grid), len(self.grid) + len(self.h_shape)

@@ -255,8 +255,8 @@ def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
     """Whether the messages of an edge set are pooled.
 
     "auto" pools the large edge sets of layers: at least `POOLED_EDGES` edges in all, and at least `POOLED_MESSAGES`
-    into a unit on average; and with the weights of a layer its bias, however small. Units with one edge never are: their
-    pooled message is the message.
+    into a unit on average; and with the weights of a layer its bias, however small. Units with one edge never are:
+    their pooled message is the message.
     """
     if messages == "per-edge" or edges.injective:
         return False
@@ -264,6 +264,11 @@ def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
         return True
     count = factor.factors * edges.row
     return factor.layout is not None and count >= POOLED_EDGES and count >= POOLED_MESSAGES * edges.units
+
+
+def _each(numbers: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    """Numbers that broadcast to the factors, one for each `(F, 1)`."""
+    return np.ascontiguousarray(np.broadcast_to(numbers, grid)).reshape(-1, 1)
 
 
 def _pooled_kinds(
@@ -335,7 +340,7 @@ def make_group(
         jnp.asarray(np.asarray(factor.y, dtype)),
         jnp.asarray(noise),
         learnt,
-        None if factor.weights is None else jnp.asarray(np.asarray(factor.weights, dtype)),
+        None if factor.weights is None else jnp.asarray(_each(factor.weights.astype(dtype), factor.grid)),
         factor.robust,
         factor.measurement,
         name=factor.name,

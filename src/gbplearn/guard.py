@@ -28,10 +28,10 @@ import numpy as np
 from . import proximal
 from .gaussian import Gaussian
 from .look import Latest, nothing_seen
+from .options import Options
 from .problem import Problem, State, belief_mean, empty_state
 from .propagate import CHUNK, advance, fixed_order
 from .proximal import Values
-from .options import Options
 
 _MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length
 _FIRST_WEIGHT = 4.0

@@ -18,10 +18,10 @@ from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
 from .look import nothing_seen
+from .options import Options
 from .problem import Messages, Problem, State, belief, empty_state
 from .propagate import run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
-from .options import Options
 
 
 class Status(enum.Enum):
@@ -127,7 +127,7 @@ def _options(
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
-    damp, drop = (jax.tree.map(lambda d: jnp.asarray(d, graph.dtype), rows) for rows in (damp, drop))
+    damp, drop = (jax.tree.map(lambda d: jnp.asarray(np.asarray(d, graph.dtype)), rows) for rows in (damp, drop))
     return Options(damp, drop, damped, dropping, relinearise, schedule)
 
 

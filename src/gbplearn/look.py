@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,12 +9,12 @@ import numpy as np
 from jax import Array
 
 from . import linalg
-from .compiling import lean_jit
 from .gaussian import Gaussian
-from .problem import Problem, State, pooled, prior_energy
+from .native.visits import Looked
 from .options import Options
+from .problem import Problem, State, pooled, prior_energy
 from .seen import join, means_of, see
-from .visit import every_factor, linearise_at, visit
+from .visit import every_factor, linearise_at
 
 
 class Latest(NamedTuple):
@@ -66,6 +65,7 @@ class Visited(NamedTuple):
     before: State
     after: State
     proposed: list[Gaussian]
+    looked: Looked | None = None  # by the kernel, if one did the visit
 
 
 def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g: int) -> Latest:
@@ -74,11 +74,12 @@ def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g
     The residual is how far all that it has to say, undamped, would move the beliefs of its variables; energies are at
     the means before the visit.
     """
-    group, (before, after, proposed) = problem.groups[g], visited
+    group, (before, after, proposed, looked) = problem.groups[g], visited
+    known = {} if looked is None else looked.changes
     inbound, _, old = see(problem, before, g)
     full = join(group, inbound, proposed)
     means, new = means_of(problem, old), means_of(problem, full)
-    changes = [change(old[n], means[n], full[n], new[n]) for n in group.variables]
+    changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
     variance, last = after.noise[g], before.noise[g]
     if variance is not None and last is not None and group.noise_prior is not None:
         changes.append(jnp.abs(jnp.log(variance / last)) / (1 - options.noise_damping(g)))
@@ -89,15 +90,19 @@ def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g
         # Between two linearisations messages come to rest that the next one will move again.
         fresh = before.visits[g] % options.relinearise == 0
         worst = jnp.where(fresh, worst, jnp.maximum(worst, latest.residual[g]))
-    result = group.measure(every_factor(group, group.y - linearise_at(problem, g, means).value))
-    prior = latest.prior
+    if looked is None:
+        energy, _, switched = group.measure(every_factor(group, group.y - linearise_at(problem, g, means).value))
+    else:
+        energy, switched = looked.energy, jnp.zeros_like(worst)
+    prior, priors = latest.prior, {} if looked is None else looked.priors
     for i, name in enumerate(problem.prior):
         if name in group.variables and problem.touching(name)[0][0] == g:
-            prior = prior.at[i].set(prior_energy(problem.prior[name], means[name]))
+            value = priors[name] if name in priors else prior_energy(problem.prior[name], means[name])
+            prior = prior.at[i].set(value)
     return latest._replace(
         residual=latest.residual.at[g].set(worst),
-        energy=latest.energy.at[g].set(result.energy),
-        switched=latest.switched.at[g].set(result.switched),
+        energy=latest.energy.at[g].set(energy),
+        switched=latest.switched.at[g].set(switched),
         prior=prior,
     )
 
@@ -119,15 +124,3 @@ def news(problem: Problem, options: Options, visited: Visited, latest: Latest, g
         if other != g and shared:
             priority = priority.at[other].add(jnp.max(jnp.stack(shared)))
     return priority
-
-
-@lean_jit
-def look_at_all(problem: Problem, options: Options, state: State, latest: Latest) -> Latest:
-    """`look` at every group as if it were visited now, freshly linearised.
-
-    A program of its own: in large graphs that is not done in every iteration.
-    """
-    problem, options = problem.with_known(), dataclasses.replace(options, relinearise=1)
-    for g in problem.active():
-        latest = look(problem, options, Visited(state, *visit(problem, state, options, g)), latest, g)
-    return latest

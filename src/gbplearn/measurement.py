@@ -92,9 +92,10 @@ class Linear(NamedTuple):
 
 
 class MatrixForm(NamedTuple):
-    """Factors `(n, c)` over four arguments: `h = y_nc - g(sum_k rows_nk w_kc + d_c)`, `g(a) = a`, if negative `slope a`.
+    """Factors `(n, c)` over four arguments: `h = y_nc - g(sum_k rows_nk w_kc + d_c)`.
 
-    The first argument, seen through the rows, is known, or it is the rows.
+    `g(a)` is `a`, or if that is negative `slope a`. The first argument, seen through the rows, is known, or it is the
+    rows.
     """
 
     rows: Float[Array, "n p"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .group import MODES, is_pooled
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 _PER_EDGE, _PER_FACTOR = 8, 16
 
 
-def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, inputs_fixed: bool) -> dict[str, int]:
+@functools.lru_cache(maxsize=64)
+def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, inputs_fixed: bool) -> Mapping[str, int]:
     """Bytes for a batch of so many examples, by how messages are kept (float32).
 
     Messages are counted exactly: two numbers each, twice, since a loop holds its old and its new state; temporary
@@ -44,7 +48,7 @@ def network_memory(net: Sequential, input_shape: tuple[int, ...], batch: int, in
             kept = factor.h.copies(*(v.variable.shape for v in factor.views)) if isinstance(factor.h, FactorKind) else 0
             largest = max(largest, _PER_EDGE * edges + _PER_FACTOR * size + kept)
         out[mode] = 4 * (2 * state + largest)
-    return out
+    return MappingProxyType(out)
 
 
 def available_memory() -> int | None:

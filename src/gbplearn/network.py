@@ -390,7 +390,7 @@ class Sequential:
         """Bytes that learning from a batch takes, "per-edge", "pooled" and "auto"; nothing is allocated to find out."""
         if isinstance(batch, bool) or not (isinstance(batch, (int, np.integer)) and batch >= 1):
             raise ValueError(f"memory: batch must be a whole number >= 1, got {batch!r}")
-        return network_memory(self, self._input_shape(input_shape), int(batch), not self.observes_input)
+        return dict(network_memory(self, self._input_shape(input_shape), int(batch), not self.observes_input))
 
     @staticmethod
     def probabilities(logits: Gaussian) -> Array:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .compiling import release_memory
-from .look import Latest, Visited, look, look_at_all, news
-from .problem import Problem, State
+from .compiling import lean_jit, release_memory
+from .look import Latest, Visited, look, news
 from .native.visits import kernel_for
 from .options import Options
+from .problem import Problem, State
 from .visit import visit
 
 # Graphs with more edges than this are looked at every so many iterations only, and their visits are compiled apart.
@@ -41,11 +41,12 @@ def iterate(problem: Problem, state: State, options: Options, latest: Latest) ->
     if order is None:
         return _pick_and_visit(problem, state, options, latest)
     for i, g in enumerate(order):
-        before = state
-        state, proposed = visit(problem, state, options, g)
         # What an earlier visit sees would be overwritten, unless it is the one that linearises.
-        if g not in order[i + 1 :] or options.relinearise != 1:
-            latest = look(problem, options, Visited(before, state, proposed), latest, g)
+        looking = g not in order[i + 1 :] or options.relinearise != 1
+        visited = Visited(state, *visit(problem, state, options, g, looking))
+        if looking:
+            latest = look(problem, options, visited, latest, g)
+        state = visited.after
     return state, latest
 
 
@@ -54,7 +55,7 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
     active = problem.active()
 
     def seen(before: State, latest: Latest, g: int) -> tuple[State, Latest]:
-        visited = Visited(before, *visit(problem, before, options, g))
+        visited = Visited(before, *visit(problem, before, options, g, looking=True))
         latest = look(problem, options, visited, latest, g)
         return visited.after, latest._replace(priority=news(problem, options, visited, latest, g))
 
@@ -119,6 +120,12 @@ def _sweep_in_place(problem: Problem, state: State, options: Options, count: Arr
     return lax.fori_loop(0, count, sweep, state)
 
 
+@partial(lean_jit, donate=1)
+def _look_in_place(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
+    """One more iteration, and a look at it. A program of its own: in large graphs that is not done every time."""
+    return iterate(problem.with_known(), state, options, latest)
+
+
 def _programs() -> int:
     """How many have been compiled."""
     return getattr(_sweep_in_place, "_cache_size", int)()
@@ -139,11 +146,12 @@ def advance(
     rows: list[Latest] = []
     while len(rows) < limit:
         count, compiled = min(EVERY, limit - len(rows)), _programs()
-        state = _sweep_in_place(problem, state, options, jnp.asarray(count))
-        if _programs() > compiled:
-            jax.block_until_ready(state)
-            release_memory()
-        latest = look_at_all(problem, options, state, latest)
+        if count > 1:
+            state = _sweep_in_place(problem, state, options, jnp.asarray(count - 1))
+            if _programs() > compiled:
+                jax.block_until_ready(state)
+                release_memory()
+        state, latest = _look_in_place(problem, state, options, latest)
         rows += count * [jax.tree.map(np.asarray, latest)]
         if not (rows[-1].residual.max() > tolerance and np.isfinite(rows[-1].energy.sum() + rows[-1].prior.sum())):
             break

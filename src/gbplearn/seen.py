@@ -49,6 +49,7 @@ def parts_of(problem: Problem, state: State, g: int, name: str) -> list[Gaussian
 
 
 def product(parts: list[Gaussian]) -> Gaussian:
+    """Of all of them."""
     return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
 
 

@@ -12,8 +12,8 @@ from .group import Group, Slot
 from .linalg import add_all
 from .measurement import Linear
 from .messages import Edge, Pool, Pooled, general_messages, scalar_messages
+from .native.visits import Looked, kernel_for
 from .noise_update import learn_noise
-from .native import visits as native_visits
 from .options import Options
 from .problem import Messages, Problem, State, cavity
 from .seen import means_of, points_of, product, see, undamped
@@ -106,16 +106,19 @@ def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
     return Messages(None, old.pooled.mix(new.message, weight), held)
 
 
-def visit(problem: Problem, state: State, options: Options, g: int) -> tuple[State, list[Gaussian]]:
+def visit(
+    problem: Problem, state: State, options: Options, g: int, looking: bool = False
+) -> tuple[State, list[Gaussian], Looked | None]:
     """Visit one group: relinearise, send its messages, damp, drop out.
 
-    **Returns:** the new state, and of each slot the undamped messages multiplied up on the units.
+    **Returns:** the new state; of each slot the undamped messages multiplied up on the units; and, if a look at it
+    follows, what a kernel saw on its way.
     """
     group = problem.groups[g]
-    kernel = native_visits.kernel_for(problem, options, g)
+    kernel = kernel_for(problem, options, g)
     if kernel is not None:
-        messages, proposed = kernel(problem, state, options, g)
-        return _after(state, g, messages, None, state.key, None), proposed
+        messages, proposed, looked = kernel(problem, state, options, g, looking)
+        return _after(state, g, messages, None, state.key, None), proposed, looked
     inbound, own, old = see(problem, state, g)
     seen = []
     for s, slot in enumerate(group.slots):
@@ -166,7 +169,7 @@ def visit(problem: Problem, state: State, options: Options, g: int) -> tuple[Sta
             proposed.append(undamped(own[s], packed.on_units(slot.edges), weight))
         else:
             proposed.append(packed.on_units(slot.edges))
-    return _after(state, g, messages, stored, key, variance), proposed
+    return _after(state, g, messages, stored, key, variance), proposed, None
 
 
 def _after(

@@ -120,7 +120,7 @@ struct Edges {
   float *sum_x_eta, *sum_x_lam;
 
   // Some rows; `sums (2, c, width + 1)` of what is said to w and d.
-  void task(int64_t begin, int64_t end, float* sums) const {
+  void task(int64_t begin, int64_t end, float* sums, Looked* looked) const {
     Scratch to_w(width), to_x(width);
     Units of_x(width);
     std::vector<float> row(width, 0.0f), sum_eta(width), sum_lam(width);
@@ -168,6 +168,13 @@ struct Edges {
         new_d_eta[f] = eta_d;
         new_d_lam[f] = lam_d;
         gain = k / (sigma + k * (both + term_d));
+        if (looked) {
+          Mask inside = first_of(1);
+          Vec e = all(outside_eta), l = all(outside_lam);
+          Vec mean = looked->change(e + y_eta[f], l + y_lam[f], e + gain * predicted, l + gain, inside);
+          looked->add_prior(mean, all(inbound->eta[0].at(f)), all(inbound->lam[0].at(f)), inside);
+          looked->add_energy(measured.at(f) + s * a - mean, all(k), all(sigma), inside);
+        }
         new_y_eta[f] = damp_y * y_eta[f] + (1 - damp_y) * gain * predicted;
         new_y_lam[f] = damp_y * y_lam[f] + (1 - damp_y) * gain;
       }
@@ -190,7 +197,8 @@ void add_up(const float* each, int64_t begin, int64_t end, int64_t size, double*
 // Arguments: rows (n, p), w (p, c), d (c,) to linearise at; what comes in from outside (eta, lam) for w, d and the rows
 // (empty where they are known); old messages (eta, lam) to w (F, p), d (F,), rows (F, p) and y (F,); noise, weight (F or
 // 1); damping of y, w, d, rows; measurements (F or 1); then pairs of what y hears from outside.
-// Results: messages to y; to w on the edges, and on the units; likewise to d, and to the rows.
+// Results: messages to y; to w on the edges, and on the units; likewise to d, and to the rows; and if it is there, a
+// look at y.
 ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
   int64_t n = args[0].dimensions()[0], p = args[0].dimensions()[1], c = args[1].dimensions()[1], width = padded(p);
@@ -226,7 +234,14 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
           args.result(0), args.result(1), args.result(2), args.result(3), args.result(6), args.result(7),
           args.result(10), args.result(11), args.result(12), args.result(13)};
   std::vector<float> sums(tasks * 2 * c * (width + 1), 0.0f);
-  spread(pool, tasks, [&](int64_t t) { a.task(first(t), first(t + 1), &sums[t * 2 * c * (width + 1)]); });
+  bool looking = out.size() > 14;
+  std::vector<float> looks(tasks * Looked::COUNT, 0.0f);
+  spread(pool, tasks, [&](int64_t t) {
+    Looked looked;
+    a.task(first(t), first(t + 1), &sums[t * 2 * c * (width + 1)], looking ? &looked : nullptr);
+    looked.write(&looks[t * Looked::COUNT]);
+  });
+  if (looking) join_looks(looks, args.result(14));
   for (int q = 0; q < 2; ++q) {
     float *to_w = args.result(4 + q), *to_d = args.result(8 + q);
     for (int64_t j = 0; j < c; ++j)

@@ -33,6 +33,7 @@ struct Pooled {
   float *eta, *lam, *new_w, *new_x, *x_eta, *x_lam;
   int64_t task_rows;
   float* parts;  // (tasks, 2, p + 1, width)
+  float* looks;  // (tasks, COUNT)
 };
 
 // acc[r] = sum_k rows[r][k] w[k], of squares of the rows if asked for.
@@ -55,8 +56,8 @@ INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, Vec
 }
 
 // R rows and V vectors of channels from c0 on: messages to y; s share and s² / S into `share` and `gain`.
-template <int R, int V, bool U>
-INLINE void factors(const Pooled& a, int64_t row, int64_t c0, float* share, float* gain) {
+template <int R, int V, bool U, bool L>
+INLINE void factors(const Pooled& a, int64_t row, int64_t c0, float* share, float* gain, Looked& looked) {
   const float* rows = a.rows + row * a.p;
   Vec mean[R][V], wide[R][V], more[R][V], moved[R][V];
   dot<R, V, false>(rows, a.p, a.w + c0, a.width, mean);
@@ -89,8 +90,17 @@ INLINE void factors(const Pooled& a, int64_t row, int64_t c0, float* share, floa
       Vec full = k / (noise + k * (v_y + spread));
       Vec answer = full * (predicted - outside_eta * v_y);
       Vec eta = lam * predicted;
-      store(a.eta + i, a.damp_y * load(a.old_eta + i, count, 0) + (1 - a.damp_y) * eta, count);
-      store(a.lam + i, a.damp_y * load(a.old_lam + i, count, 0) + (1 - a.damp_y) * lam, count);
+      Vec old_eta = load(a.old_eta + i, count, 0), old_lam = load(a.old_lam + i, count, 0);
+      if constexpr (L) {
+        Mask inside = first_of(count);
+        Vec mean_y = looked.change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + eta, outside_lam + lam, inside);
+        looked.add_prior(mean_y, a.inbound->eta[0].at(i, count, 0), a.inbound->lam[0].at(i, count, 1), inside);
+        Vec value = s * sum;
+        if constexpr (U) value += s * moved[r][j];
+        looked.add_energy(a.measured.at(i, count, 0) + value - mean_y, k, noise, inside);
+      }
+      store(a.eta + i, a.damp_y * old_eta + (1 - a.damp_y) * eta, count);
+      store(a.lam + i, a.damp_y * old_lam + (1 - a.damp_y) * lam, count);
       store(a.new_w + i, a.damp_w * back_w + (1 - a.damp_w) * answer, count);
       if constexpr (U) store(a.new_x + i, a.damp_x * back_x + (1 - a.damp_x) * answer, count);
       store(share + r * a.width + j * LANES, s * answer);
@@ -141,8 +151,9 @@ INLINE void to_row(const Pooled& a, int64_t row, const float* share, const float
   }
 }
 
-template <int V, bool U>
+template <int V, bool U, bool L>
 INLINE void task(const Pooled& a, int64_t t) {
+  Looked looked;
   int64_t begin = t * a.task_rows, end = std::min(a.n, begin + a.task_rows);
   float *eta = a.parts + t * 2 * (a.p + 1) * a.width, *lam = eta + (a.p + 1) * a.width;
   const int64_t rows_at_a_time = std::max<int64_t>(8, AT_A_TIME / a.width);
@@ -153,10 +164,10 @@ INLINE void task(const Pooled& a, int64_t t) {
     const float* rows = a.rows + first * a.p;
     for (; r + 4 <= count; r += 4)
       for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES)
-        factors<4, V, U>(a, first + r, c0, share + r * a.width + c0, gain + r * a.width + c0);
+        factors<4, V, U, L>(a, first + r, c0, share + r * a.width + c0, gain + r * a.width + c0, looked);
     for (; r < count; ++r)
       for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES)
-        factors<1, V, U>(a, first + r, c0, share + r * a.width + c0, gain + r * a.width + c0);
+        factors<1, V, U, L>(a, first + r, c0, share + r * a.width + c0, gain + r * a.width + c0, looked);
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
       int64_t k = 0;
       for (; k + 2 <= a.p; k += 2)
@@ -173,12 +184,19 @@ INLINE void task(const Pooled& a, int64_t t) {
     if constexpr (U)
       for (r = 0; r < count; ++r) to_row(a, first + r, share + r * a.width, gain + r * a.width);
   }
+  if constexpr (L) looked.write(a.looks + t * Looked::COUNT);
 }
 
-void narrow(const Pooled& a, int64_t t) { task<1, false>(a, t); }
-void wide(const Pooled& a, int64_t t) { task<2, false>(a, t); }
-void narrow_uncertain(const Pooled& a, int64_t t) { task<1, true>(a, t); }
-void wide_uncertain(const Pooled& a, int64_t t) { task<2, true>(a, t); }
+using Task = void (*)(const Pooled&, int64_t);
+template <int V, bool U, bool L>
+void run(const Pooled& a, int64_t t) {
+  task<V, U, L>(a, t);
+}
+
+template <int V>
+Task choose(bool uncertain, bool looking) {
+  return uncertain ? (looking ? run<V, true, true> : run<V, true, false>) : (looking ? run<V, false, true> : run<V, false, false>);
+}
 
 std::vector<float> packed(const float* from, int64_t p, int64_t c, int64_t width, bool square) {
   std::vector<float> out(p * width, 0.0f);
@@ -195,7 +213,8 @@ std::vector<float> packed(const float* from, int64_t p, int64_t c, int64_t width
 // Arguments: rows (n, p), their variances and how far their means are from them ((n, p), or empty where they are known),
 // w (p, c) and its variances, d (c,) and its variances, noise, weight (F or 1), reactions of parameters and of rows (F,
 // or empty), damping (of y, parameters, rows), old messages to y, measurements (F or 1); then pairs of what else y hears.
-// Results: messages to y (eta, lam), reactions of parameters and of rows, sums into w (eta, lam), d, rows.
+// Results: messages to y (eta, lam), reactions of parameters and of rows, sums into w (eta, lam), d, rows; and if it is
+// there, a look at y.
 ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
   int64_t n = args[0].dimensions()[0], p = args[0].dimensions()[1], c = args[3].dimensions()[1];
@@ -216,13 +235,15 @@ ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in
   int64_t task_rows = (n + tasks - 1) / tasks;
   tasks = (n + task_rows - 1) / task_rows;
   std::vector<float> parts(tasks * 2 * (p + 1) * width, 0.0f);
+  bool looking = out.size() > 10;
+  std::vector<float> looks(tasks * Looked::COUNT, 0.0f);
   Inbound inbound(args, 15, in.size());
   const float* damp = args.data(11);
   Pooled a{n, p, c, width, slope, args.data(0), args.data(1), args.data(2), pw.data(), pv.data(),
            pw2.data(), wt.data(), pd.data(), pvd.data(), args[14], args[7], args[8], args.data(9), args.data(10),
            args.data(12), args.data(13), damp[0], damp[1], damp[2], &inbound, args.result(0), args.result(1), args.result(2),
-           args.result(3), args.result(8), args.result(9), task_rows, parts.data()};
-  auto* work = tile == LANES ? (uncertain ? narrow_uncertain : narrow) : (uncertain ? wide_uncertain : wide);
+           args.result(3), args.result(8), args.result(9), task_rows, parts.data(), looks.data()};
+  Task work = tile == LANES ? choose<1>(uncertain, looking) : choose<2>(uncertain, looking);
   spread(pool, tasks, [&](int64_t t) { work(a, t); });
   for (int q = 0; q < 2; ++q) {
     float *of_w = args.result(4 + q), *of_d = args.result(6 + q);
@@ -233,6 +254,7 @@ ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in
         (k < p ? of_w[k * c + j] : of_d[j]) = static_cast<float>(sum);
       }
   }
+  if (looking) join_looks(looks, args.result(10));
   return ffi::Error::Success();
 }
 

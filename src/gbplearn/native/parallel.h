@@ -110,6 +110,65 @@ struct Inbound {
   }
 };
 
+// What a look at a visit sees of one variable, see look.py: how far all that was said, undamped, moves its beliefs, and
+// the energy of its prior at the means before the visit; and the energy of the factors there.
+struct Looked {
+  enum { MOVED, RATIO, POISON, ENERGY, PRIOR, COUNT };
+  Vec moved{}, ratio{}, poison{}, energy{}, prior{};
+
+  // Beliefs before and after, where `inside` is true of a lane; the first of what comes in is the prior.
+  INLINE Vec change(Vec eta, Vec lam, Vec new_eta, Vec new_lam, Mask inside) {
+    Vec before = eta / lam, after = new_eta / new_lam, step = after - before;
+    Vec size = before < 0 ? -before : before, other = after < 0 ? -after : after;
+    size = size > other ? size : other;
+    Vec length = step < 0 ? -step : step;
+    step = length <= 16 * 1.1920929e-07f * size ? Vec{} : step;  // within the rounding of the mean itself
+    Vec squared = step * step * lam;
+    Vec high = (lam > new_lam ? lam : new_lam) + 1.1754944e-38f, low = (lam < new_lam ? lam : new_lam) + 1.1754944e-38f;
+    Vec grown = high / low;
+    squared = inside ? squared : Vec{};
+    grown = inside ? grown : Vec{};
+    moved = moved > squared ? moved : squared;
+    ratio = ratio > grown ? ratio : grown;
+    poison += squared * 0 + grown * 0;  // comparisons overlook what is not finite
+    return before;
+  }
+
+  INLINE void add_prior(Vec mean, Vec eta, Vec lam, Mask inside) {
+    Vec off = mean - eta / lam;
+    prior += inside ? 0.5f * (lam * off * off) : Vec{};
+  }
+
+  INLINE void add_energy(Vec residual, Vec weight, Vec noise, Mask inside) {
+    energy += inside ? 0.5f * (weight * residual * residual / noise) : Vec{};
+  }
+
+  void write(float* to) const {
+    for (int i = 0; i < COUNT; ++i) to[i] = 0;
+    for (int i = 0; i < LANES; ++i) {
+      to[MOVED] = std::max(to[MOVED], moved[i]);
+      to[RATIO] = std::max(to[RATIO], ratio[i]);
+      to[POISON] += poison[i];
+      to[ENERGY] += energy[i];
+      to[PRIOR] += prior[i];
+    }
+  }
+};
+
+// The looks of all tasks as one.
+inline void join_looks(const std::vector<float>& parts, float* to) {
+  double sums[Looked::COUNT] = {};
+  for (size_t i = 0; i < parts.size(); i += Looked::COUNT)
+    for (int q = 0; q < Looked::COUNT; ++q)
+      sums[q] = q == Looked::MOVED || q == Looked::RATIO ? std::max<double>(sums[q], parts[i + q]) : sums[q] + parts[i + q];
+  for (int q = 0; q < Looked::COUNT; ++q) to[q] = static_cast<float>(sums[q]);
+}
+
+INLINE Mask first_of(int64_t count) {
+  Mask lane{0, 1, 2, 3, 4, 5, 6, 7};
+  return lane < static_cast<int32_t>(count < LANES ? count : LANES);
+}
+
 // Calls work(0) ... work(blocks - 1), each once, on this thread and on those of the pool that have time. Which thread
 // does a block changes nothing: results are the same from run to run.
 template <class Work>

@@ -21,7 +21,8 @@ struct Tiles {
   float *x_eta, *x_lam, *y_eta, *y_lam;
 
   // Eight channels of one tile, or `count` of them.
-  INLINE void tile(int64_t image, int64_t i, int64_t j, int64_t c, int64_t count) const {
+  template <bool L>
+  INLINE void tile(int64_t image, int64_t i, int64_t j, int64_t c, int64_t count, Looked* looked) const {
     int64_t unit = ((image * (height / k) + i) * (width / l) + j) * channels + c;
     Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
     Mask place{};
@@ -46,18 +47,35 @@ struct Tiles {
       }
     Vec off = measured.at(unit, count, 0), weigh = weight.at(unit, count, 1), var = noise.at(unit, count, 1);
     Vec v_x = 1 / lam, gain = weigh / (var + weigh * v_x);
-    store(y_eta + unit, damp_y * load(old_y_eta + unit, count, 0) + (1 - damp_y) * gain * (eta * v_x + off), count);
-    store(y_lam + unit, damp_y * load(old_y_lam + unit, count, 0) + (1 - damp_y) * gain, count);
+    Vec old_eta = load(old_y_eta + unit, count, 0), old_lam = load(old_y_lam + unit, count, 0);
+    Vec answer = gain * (eta * v_x + off);
+    Mask inside = first_of(count);
+    store(y_eta + unit, damp_y * old_eta + (1 - damp_y) * answer, count);
+    store(y_lam + unit, damp_y * old_lam + (1 - damp_y) * gain, count);
     y.sum(unit, count, eta, lam);
+    if constexpr (L) {
+      Vec mean = looked[1].change(eta + old_eta, lam + old_lam, eta + answer, lam + gain, inside);
+      looked[1].add_prior(mean, y.eta[0].at(unit, count, 0), y.lam[0].at(unit, count, 1), inside);
+      looked[1].add_energy(off + best - mean, weigh, var, inside);
+    }
     Vec v_y = 1 / lam;
-    lam = (1 - damp_x) * (weigh / (var + weigh * v_y));
-    eta = lam * (eta * v_y - off);
+    Vec full = weigh / (var + weigh * v_y), full_eta = full * (eta * v_y - off);
+    lam = (1 - damp_x) * full;
+    eta = (1 - damp_x) * full_eta;
     for (int64_t u = 0; u < k; ++u)
       for (int64_t v = 0; v < l; ++v) {
         int64_t at = pixel(image, i * k + u, j * l + v) + c;
         Mask hit = place == static_cast<int32_t>(u * l + v);
-        store(x_eta + at, damp_x * load(old_x_eta + at, count, 0) + (hit ? eta : Vec{}), count);
-        store(x_lam + at, damp_x * load(old_x_lam + at, count, 0) + (hit ? lam : Vec{}), count);
+        old_eta = load(old_x_eta + at, count, 0);
+        old_lam = load(old_x_lam + at, count, 0);
+        if constexpr (L) {
+          Vec outside_eta, outside_lam;
+          x.sum(at, count, outside_eta, outside_lam);
+          looked[0].change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + (hit ? full_eta : Vec{}),
+                           outside_lam + (hit ? full : Vec{}), inside);
+        }
+        store(x_eta + at, damp_x * old_eta + (hit ? eta : Vec{}), count);
+        store(x_lam + at, damp_x * old_lam + (hit ? lam : Vec{}), count);
       }
   }
 
@@ -66,12 +84,13 @@ struct Tiles {
   }
 
   // A row of tiles.
-  void row(int64_t image, int64_t i) const {
+  template <bool L>
+  void row(int64_t image, int64_t i, Looked* looked) const {
     int64_t w = width / l;
     for (int64_t j = 0; j < w; ++j) {
       int64_t c = 0;
-      for (; c + LANES <= channels; c += LANES) tile(image, i, j, c, LANES);
-      if (c < channels) tile(image, i, j, c, channels - c);
+      for (; c + LANES <= channels; c += LANES) tile<L>(image, i, j, c, LANES, looked);
+      if (c < channels) tile<L>(image, i, j, c, channels - c, looked);
     }
     for (int64_t u = i * k; u < (i + 1) * k; ++u) clear(image, u, w * l);
     if (i + 1 == height / k)
@@ -91,7 +110,8 @@ struct Tiles {
 // Arguments: old messages to x (B, H, W, C) and to y (B, h, w, C), noise, weight (F or 1), start of x, and numbers: the
 // damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then pairs of what else
 // x hears, and y.
-// Results: messages to x and y.
+// Results: messages to x and y; and if they are there, looks at x and at y (without the prior of x, which has pixels
+// outside of all tiles, too).
 ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
   auto image = args[0].dimensions(), tiles = args[2].dimensions();
@@ -103,9 +123,16 @@ ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::Rema
           numbers[2] > 0, args.data(6), numbers[0], numbers[1], args.result(0), args.result(1), args.result(2),
           args.result(3)};
   int64_t rows = image[0] * h, tasks = std::min<int64_t>(32, rows);
+  bool looking = out.size() > 4;
+  std::vector<float> looks[2];
+  for (auto& part : looks) part.assign(tasks * Looked::COUNT, 0.0f);
   spread(pool, tasks, [&](int64_t t) {
-    for (int64_t r = t * rows / tasks; r < (t + 1) * rows / tasks; ++r) a.row(r / h, r % h);
+    Looked looked[2];
+    for (int64_t r = t * rows / tasks; r < (t + 1) * rows / tasks; ++r)
+      looking ? a.row<true>(r / h, r % h, looked) : a.row<false>(r / h, r % h, looked);
+    for (int q = 0; q < 2; ++q) looked[q].write(&looks[q][t * Looked::COUNT]);
   });
+  for (int q = 0; looking && q < 2; ++q) join_looks(looks[q], args.result(4 + q));
   return ffi::Error::Success();
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,27 @@ from ..group import Group
 from ..measurement import FactorKind, Form, MatrixForm, TileMaxForm
 from ..options import Options
 from ..problem import Messages, Problem, State
-from ..seen import means_of, parts_of, points_of, product, see, undamped
+from ..seen import Seen, means_of, parts_of, points_of, product, see, undamped
 from .library import available
 
-Visited = tuple[list[Messages], list[Gaussian]]  # new messages of each slot, and undamped ones on the units
-Kernel = Callable[[Problem, State, Options, int], Visited]
+
+class Looked(NamedTuple):
+    """What a kernel saw on its way, as `look` wants it."""
+
+    changes: dict[str, Array]  # of some variables of the group, how far they move
+    priors: dict[str, Array]  # energies
+    energy: Array
+
+
+class Visited(NamedTuple):
+    """The messages of each slot after a visit, the undamped ones on the units, and what was looked at."""
+
+    messages: list[Messages]
+    proposed: list[Gaussian]
+    looked: Looked | None
+
+
+Kernel = Callable[[Problem, State, Options, int, bool], Visited]
 
 
 def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
@@ -40,9 +57,9 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     if not ordinary or not available():
         return None
     kinds = [kind for kind, _ in group.arguments]
-    form = _form(problem, group)
+    form = _form(problem, group, problem.start)
     if isinstance(form, TileMaxForm) and kinds == ["slots", "slots"]:
-        return _tile_max
+        return _tile_max if group.slots[0].edges.dense else None
     if not isinstance(form, MatrixForm) or kinds[1:] != ["slots"] * 3 or kinds[0] not in ("slots", "fixed"):
         return None
     *many, y = group.slots
@@ -54,25 +71,48 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     return _matrix_edges if each else None
 
 
-def _form(problem: Problem, group: Group, points: dict[str, Array] | None = None) -> Form | None:
+def _form(problem: Problem, group: Group, points: dict[str, Array]) -> Form | None:
     assert isinstance(group.measurement, FactorKind)
-    if points is None:
-        points = {s.variable: problem.start[s.variable] for s in group.slots}
     return group.measurement.form(*group._arguments({**points, **problem.fixed}))
+
+
+class _Matrix(NamedTuple):
+    """A group of the matrix form at a visit: which slots are what, and where it is linearised."""
+
+    form: MatrixForm
+    seen: Seen
+    means: dict[str, Array]
+    points: dict[str, Array]
+    x: int | None  # slots; None where the rows are known
+    w: int
+    d: int
+    y: int
+
+
+def _matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
+    group, seen = problem.groups[g], see(problem, state, g)
+    means = means_of(problem, {s.variable: seen.belief[s.variable] for s in group.slots[:-1]})
+    points, _ = points_of(problem, options, state, g, means, seen.belief)
+    last = group.slots[-1].variable  # linear in it: any point will do
+    form = _form(problem, group, {**points, last: problem.start[last]})
+    assert isinstance(form, MatrixForm)
+    y = len(group.slots) - 1
+    return _Matrix(form, seen, means, points, None if y == 2 else 0, y - 2, y - 1, y)
 
 
 def _numbers(*values: Array | float | int) -> Array:
     return jnp.stack([jnp.asarray(v, jnp.float32) for v in values])
 
 
-def _pairs(gaussians: list[Gaussian]) -> list[Array]:
-    return [x for g in gaussians for x in (g.eta, g.lam)]
+def _pair(gaussian: Gaussian | None) -> list[Array]:
+    assert gaussian is not None
+    return [gaussian.eta, gaussian.lam]
 
 
 def _from_outside(problem: Problem, state: State, g: int, name: str) -> list[Array]:
     """What comes in for a variable, not yet added up; a prior that is one for all units once."""
     prior, *others = parts_of(problem, state, g, name)
-    return _pairs([problem.uniform.get(name, prior), *others])
+    return [x for part in (problem.uniform.get(name, prior), *others) for x in _pair(part)]
 
 
 def _weight(group: Group) -> Array:
@@ -84,119 +124,103 @@ def _damping(state: State, options: Options, g: int, s: int) -> Array:
     return jnp.where(state.visits[g] == 0, 0, options.damping[g][s])
 
 
+_NONE = (0,)
+_LOOKED = (5,)  # the largest squared move and ratio, poison, energies of the factors and of the prior
+
+
 def _call(name: str, shapes: list[tuple[int, ...]], args: list[Array], aliases: dict[int, int], slope: float = 0.0):
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     call = jax.ffi.ffi_call(name, results, input_output_aliases=aliases)
     return call(*args, slope=np.float32(slope))
 
 
-_NONE = (0,)
+def _change(looked: Array) -> Array:
+    change = jnp.maximum(jnp.sqrt(looked[0]), jnp.log(looked[1]))
+    return jnp.where(looked[2] == 0, change, jnp.inf)
 
 
-def _matrix_pooled(problem: Problem, state: State, options: Options, g: int) -> Visited:
+def _looked(name: str, looked: list[Array]) -> Looked | None:
+    """From what a matrix kernel says of `y`; nothing if it was not asked."""
+    if not looked:
+        return None
+    return Looked({name: _change(looked[0])}, {name: looked[0][4]}, looked[0][3])
+
+
+def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
     """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`."""
-    group, messages = problem.groups[g], state.messages[g]
-    inbound, own, old = see(problem, state, g)
-    means = means_of(problem, {s.variable: old[s.variable] for s in group.slots[:-1]})
-    points, _ = points_of(problem, options, state, g, means, old)
-    form = _form(problem, group, {**points, group.slots[-1].variable: old[group.slots[-1].variable].eta})
-    assert isinstance(form, MatrixForm)
-    (n, p), last = form.rows.shape, len(group.slots) - 1
-    x, w, d = (None, *range(2)) if last == 2 else range(3)
-    mean_w, mean_d = (means[group.slots[i].variable] for i in (w, d))
-    of_w, of_d = (old[group.slots[i].variable] for i in (w, d))
-    flat, nothing = mean_w.reshape(p, -1), jnp.zeros(_NONE, jnp.float32)
-    spread = moved = of_x = nothing
+    group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
+    x, w, d, y = m.x, m.w, m.d, m.y
+    names, (n, p) = [s.variable for s in group.slots], m.form.rows.shape
+    spread = moved = of_x = jnp.zeros(_NONE, jnp.float32)
     if x is not None:
-        name = group.slots[x].variable
-        spread, moved = (1 / old[name].lam).reshape(n, p), (means[name] - points[name]).reshape(n, p)
-        reaction = messages[x].reaction
-        assert reaction is not None
-        of_x = reaction
-    y = messages[last].on_units(group.slots[last].edges)
-    keep = [options.kept(g, s) for s in range(last)]
-    reaction = messages[w].reaction
+        spread = (1 / m.seen.belief[names[x]].lam).reshape(n, p)
+        moved = (m.means[names[x]] - m.points[names[x]]).reshape(n, p)
+        of_x = messages[x].reaction
+    reaction, said = messages[w].reaction, m.seen.own[y]
     assert reaction is not None
+    assert of_x is not None
+    flat, bias = m.means[names[w]].reshape(p, -1), m.means[names[d]]
+    keep, damp = [options.kept(g, s) for s in range(y)], _damping(state, options, g, y)
     args = [
-        form.rows, spread, moved, flat, (1 / of_w.lam).reshape(p, -1), mean_d, 1 / of_d.lam,
-        group.noise.reshape(-1), _weight(group), reaction, of_x,
-        _numbers(_damping(state, options, g, last), keep[w], keep[0 if x is None else x]),
-        *_pairs([y]), group.y.reshape(-1), *_from_outside(problem, state, g, group.slots[last].variable),
+        m.form.rows, spread, moved, flat, (1 / m.seen.belief[names[w]].lam).reshape(p, -1),
+        bias, 1 / m.seen.belief[names[d]].lam, group.noise.reshape(-1), _weight(group), reaction, of_x,
+        _numbers(damp, keep[w], keep[0]), *_pair(said), group.y.reshape(-1),
+        *_from_outside(problem, state, g, names[y]),
     ]  # fmt: skip
-    rows = _NONE if x is None else (n, p)
-    shapes = [y.shape] * 2 + [reaction.shape, of_x.shape] + [flat.shape] * 2 + [mean_d.shape] * 2 + [rows] * 2
+    shapes = [said.shape] * 2 + [reaction.shape, of_x.shape] + [flat.shape] * 2 + [bias.shape] * 2
+    shapes += [_NONE if x is None else (n, p)] * 2 + [_LOOKED] * looking
     aliases = {12: 0, 13: 1, 9: 2} | ({} if x is None else {10: 3})
-    eta, lam, new_w, new_x, *sums = _call("gbplearn_matrix_pooled", shapes, args, aliases, form.slope)
-    answers = {w: sums[0:2], d: sums[2:4], x: sums[4:6]}
-    reactions = {w: new_w, x: new_x}
+    eta, lam, new_w, new_x, *rest = _call("gbplearn_matrix_pooled", shapes, args, aliases, m.form.slope)
+    answers, reactions = {w: rest[0:2], d: rest[2:4], x: rest[4:6]}, {w: new_w, x: new_x}
     out, proposed = [], []
-    for s in range(last):
-        mean = means[group.slots[s].variable]
+    for s in range(y):
+        mean, before = m.means[names[s]], messages[s].pooled
+        assert before is not None
         total, precision = (a.reshape(mean.shape) for a in answers[s])
         message = Gaussian(total + precision * mean, precision)
-        before = messages[s].pooled
-        assert before is not None
         out.append(Messages(None, before.mix(message, keep[s].astype(message.dtype)), reactions.get(s)))
         proposed.append(message)
-    message = Gaussian(eta, lam)
-    out.append(Messages(None, message))
-    proposed.append(undamped(own[last], message, _damping(state, options, g, last)))
-    return out, proposed
+    new = Gaussian(eta, lam)
+    return Visited([*out, Messages(None, new)], [*proposed, undamped(said, new, damp)], _looked(names[y], rest[6:]))
 
 
-def _matrix_edges(problem: Problem, state: State, options: Options, g: int) -> Visited:
+def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
     """A message an edge for parameters, and inputs if they are variables. See `matrix_edges.cc`."""
-    group, messages = problem.groups[g], state.messages[g]
-    _, own, old = see(problem, state, g)
-    means = means_of(problem, {s.variable: old[s.variable] for s in group.slots[:-1]})
-    points, _ = points_of(problem, options, state, g, means, old)
-    form = _form(problem, group, {**points, group.slots[-1].variable: old[group.slots[-1].variable].eta})
-    assert isinstance(form, MatrixForm)
-    (n, p), last = form.rows.shape, len(group.slots) - 1
-    x, w, d = (None, *range(2)) if last == 2 else range(3)
-    at_w, at_d = (points[group.slots[i].variable] for i in (w, d))
-    flat, channels = at_w.reshape(p, -1), at_d.shape[0]
-    factors, nothing = n * channels, jnp.zeros(_NONE, jnp.float32)
-    outside = [product(parts_of(problem, state, g, s.variable)) for s in group.slots[:-1]]
-    each = [messages[s].each for s in range(last)]
-    from_x, said_x = [nothing] * 2, [nothing] * 2
+    group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
+    x, w, d, y = m.x, m.w, m.d, m.y
+    names, (n, p) = [s.variable for s in group.slots], m.form.rows.shape
+    outside = [product(parts_of(problem, state, g, name)) for name in names[:-1]]
+    from_x = said_x = [jnp.zeros(_NONE, jnp.float32)] * 2
     if x is not None:
-        said = each[x]
-        assert said is not None
-        from_x, said_x = [a.reshape(n, p) for a in (outside[x].eta, outside[x].lam)], [said.eta, said.lam]
-    y = messages[last].on_units(group.slots[last].edges)
-    damp = [_damping(state, options, g, s) for s in range(last + 1)]
-    said_w, said_d = each[w], each[d]
-    assert said_w is not None
-    assert said_d is not None
+        from_x, said_x = [a.reshape(n, p) for a in _pair(outside[x])], _pair(messages[x].each)
+    said, flat, bias = m.seen.own[y], m.points[names[w]].reshape(p, -1), m.points[names[d]]
+    damp = [_damping(state, options, g, s) for s in range(y + 1)]
     args = [
-        form.rows, flat, at_d, outside[w].eta.reshape(p, -1), outside[w].lam.reshape(p, -1), outside[d].eta, outside[d].lam,
-        *from_x, said_w.eta, said_w.lam, said_d.eta, said_d.lam, *said_x, *_pairs([y]), group.noise.reshape(-1), _weight(group),
-        _numbers(damp[last], damp[w], damp[d], damp[0 if x is None else x]), group.y.reshape(-1),
-        *_from_outside(problem, state, g, group.slots[last].variable),
+        m.form.rows, flat, bias, *(a.reshape(p, -1) for a in _pair(outside[w])), *_pair(outside[d]), *from_x,
+        *_pair(messages[w].each), *_pair(messages[d].each), *said_x, *_pair(said), group.noise.reshape(-1),
+        _weight(group), _numbers(damp[y], damp[w], damp[d], damp[0]), group.y.reshape(-1),
+        *_from_outside(problem, state, g, names[y]),
     ]  # fmt: skip
-    wide, narrow = (factors, p), (factors, 1)
-    rows = [_NONE] * 4 if x is None else [wide, wide, (n, p), (n, p)]
-    shapes = [y.shape] * 2 + [wide] * 2 + [flat.shape] * 2 + [narrow] * 2 + [at_d.shape] * 2 + rows
+    wide, narrow = (n * bias.shape[0], p), (n * bias.shape[0], 1)
+    shapes = [said.shape] * 2 + [wide] * 2 + [flat.shape] * 2 + [narrow] * 2 + [bias.shape] * 2
+    shapes += [_NONE] * 4 if x is None else [wide, wide, (n, p), (n, p)]
     aliases = {15: 0, 16: 1, 9: 2, 10: 3, 11: 6, 12: 7} | ({} if x is None else {13: 10, 14: 11})
-    eta, lam, *rest = _call("gbplearn_matrix_edges", shapes, args, aliases, form.slope)
+    eta, lam, *rest = _call("gbplearn_matrix_edges", shapes + [_LOOKED] * looking, args, aliases, m.form.slope)
     answers = {w: rest[0:4], d: rest[4:8], x: rest[8:12]}
     out, proposed = [], []
-    for s in range(last):
-        shape = points[group.slots[s].variable].shape
+    for s in range(y):
+        shape = m.points[names[s]].shape
         on_edges, on_units = Gaussian(*answers[s][:2]), Gaussian(*(a.reshape(shape) for a in answers[s][2:]))
         out.append(Messages(on_edges, on_units))
-        proposed.append(undamped(own[s], on_units, damp[s]))
-    message = Gaussian(eta, lam)
-    out.append(Messages(None, message))
-    proposed.append(undamped(own[last], message, damp[last]))
-    return out, proposed
+        proposed.append(undamped(m.seen.own[s], on_units, damp[s]))
+    new = Gaussian(eta, lam)
+    return Visited([*out, Messages(None, new)], [*proposed, undamped(said, new, damp[y])], _looked(names[y], rest[12:]))
 
 
-def _tile_max(problem: Problem, state: State, options: Options, g: int) -> Visited:
+def _tile_max(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
     """See `tile_max.cc`."""
     group, messages = problem.groups[g], state.messages[g]
-    form = _form(problem, group)
+    form = _form(problem, group, problem.start)
     assert isinstance(form, TileMaxForm)
     said = [messages[s].on_units(group.slots[s].edges) for s in range(2)]
     x, y = (slot.variable for slot in group.slots)
@@ -204,11 +228,14 @@ def _tile_max(problem: Problem, state: State, options: Options, g: int) -> Visit
     from_x, from_y = (_from_outside(problem, state, g, name) for name in (x, y))
     start = (state.visits[g] == 0) if x in problem.started else 0.0
     args = [
-        said[0].eta, said[0].lam, said[1].eta, said[1].lam, group.noise.reshape(-1), _weight(group), problem.start[x],
+        *_pair(said[0]), *_pair(said[1]), group.noise.reshape(-1), _weight(group), problem.start[x],
         _numbers(*damp, start, len(from_x), *form.size), group.y.reshape(-1), *from_x, *from_y,
     ]  # fmt: skip
-    shapes = [said[0].shape] * 2 + [said[1].shape] * 2
-    new = _call("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
-    out = [Gaussian(*new[:2]), Gaussian(*new[2:])]
-    proposed = [undamped(a, b, d) for a, b, d in zip(said, out, damp)]
-    return [Messages(None, m) for m in out], proposed
+    shapes = [said[0].shape] * 2 + [said[1].shape] * 2 + [_LOOKED] * 2 * looking
+    a, b, c, e, *seen = _call("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
+    new = [Gaussian(a, b), Gaussian(c, e)]
+    looked = None
+    if looking:
+        looked = Looked({x: _change(seen[0]), y: _change(seen[1])}, {y: seen[1][4]}, seen[1][3])
+    proposed = [undamped(old, now, d) for old, now, d in zip(said, new, damp)]
+    return Visited([Messages(None, m) for m in new], proposed, looked)
