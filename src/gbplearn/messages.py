@@ -45,6 +45,7 @@ from .edges import ROWS, Rows
 from .gaussian import Gaussian
 from .linalg import add_all, others_in_list, sum_of_others
 from .measurement import Operator
+from .native.calls import many_outputs, takes_many_outputs
 
 
 class Edge(NamedTuple):
@@ -151,6 +152,9 @@ def general_messages(
     scale: Float[Array, "f m"] | None,
 ) -> list[Gaussian]:
     """Messages of factors with any M over scalars and blocks, all in block form. Arguments as `scalar_messages`."""
+    if takes_many_outputs(edges, residual):
+        found = many_outputs(edges, residual, covariance, scale)
+        return [Gaussian(eta[..., None], lam[..., None, None]) for eta, lam in found]
     # In units of the noise, metres beside radians do no harm.
     whiten = lax.rsqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
     covariance = covariance * whiten[:, :, None] * whiten[:, None, :]

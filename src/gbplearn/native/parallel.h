@@ -87,25 +87,35 @@ struct Shared {
 // Gaussians whose product is what comes in from outside: pairs of eta and lam among the arguments.
 struct Inbound {
   std::vector<Shared> eta, lam;
+  std::vector<const float*> more_eta, more_lam;  // those that are not one for all
+  float one_eta = 0, one_lam = 0;
   Inbound(const Arguments& args, size_t begin, size_t end) {
     for (size_t i = begin; i + 1 < end; i += 2) {
       eta.emplace_back(args[i]);
       lam.emplace_back(args[i + 1]);
+      if (eta.back().one && lam.back().one) {
+        one_eta += *eta.back().data;
+        one_lam += *lam.back().data;
+      } else {
+        more_eta.push_back(eta.back().data);
+        more_lam.push_back(lam.back().data);
+      }
     }
   }
   INLINE void sum(int64_t i, int64_t count, Vec& e, Vec& l) const {
-    e = Vec{};
-    l = Vec{};
-    for (size_t j = 0; j < eta.size(); ++j) {
-      e += eta[j].at(i, count, 0.0f);
-      l += lam[j].at(i, count, 1.0f);
+    e = all(one_eta);
+    l = all(one_lam);
+    for (size_t j = 0; j < more_eta.size(); ++j) {
+      e += load(more_eta[j] + i, count, 0.0f);
+      l += load(more_lam[j] + i, count, 1.0f);
     }
   }
   INLINE void sum(int64_t i, float& e, float& l) const {
-    e = l = 0;
-    for (size_t j = 0; j < eta.size(); ++j) {
-      e += eta[j].at(i);
-      l += lam[j].at(i);
+    e = one_eta;
+    l = one_lam;
+    for (size_t j = 0; j < more_eta.size(); ++j) {
+      e += more_eta[j][i];
+      l += more_lam[j][i];
     }
   }
 };
@@ -168,6 +178,47 @@ INLINE Mask first_of(int64_t count) {
   Mask lane{0, 1, 2, 3, 4, 5, 6, 7};
   return lane < static_cast<int32_t>(count < LANES ? count : LANES);
 }
+
+// Memory for one call, that the next one finds again: what the system gives must be cleared page by page.
+class Room {
+ public:
+  Room() : first_(blocks().size()) {}
+  ~Room() {
+    for (size_t i = first_; i < blocks().size(); ++i) spare().push_back(std::move(blocks()[i]));
+    blocks().resize(first_);
+  }
+  Room(const Room&) = delete;
+  float* take(int64_t size) {
+    auto& free = spare();
+    size_t best = free.size();
+    for (size_t i = 0; i < free.size(); ++i)
+      if (static_cast<int64_t>(free[i].size()) >= size && (best == free.size() || free[i].size() < free[best].size())) best = i;
+    if (best < free.size()) {
+      blocks().push_back(std::move(free[best]));
+      free.erase(free.begin() + best);
+    } else {
+      if (!free.empty()) free.pop_back();  // too small: replaced, so that the number of blocks does not grow
+      blocks().emplace_back(size);
+    }
+    return blocks().back().data();
+  }
+  float* take(int64_t size, float fill) {
+    float* data = take(size);
+    std::fill_n(data, size, fill);
+    return data;
+  }
+
+ private:
+  static std::vector<std::vector<float>>& blocks() {
+    static thread_local std::vector<std::vector<float>> all;
+    return all;
+  }
+  static std::vector<std::vector<float>>& spare() {
+    static thread_local std::vector<std::vector<float>> all;
+    return all;
+  }
+  size_t first_;
+};
 
 // Calls work(0) ... work(blocks - 1), each once, on this thread and on those of the pool that have time. Which thread
 // does a block changes nothing: results are the same from run to run.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from ..gaussian import Gaussian
@@ -16,6 +14,7 @@ from ..measurement import FactorKind, Form, MatrixForm, TileMaxForm
 from ..options import Options
 from ..problem import Messages, Problem, State
 from ..seen import Seen, means_of, parts_of, points_of, product, see, undamped
+from .calls import call
 from .library import available
 
 
@@ -128,12 +127,6 @@ _NONE = (0,)
 _LOOKED = (5,)  # the largest squared move and ratio, poison, energies of the factors and of the prior
 
 
-def _call(name: str, shapes: list[tuple[int, ...]], args: list[Array], aliases: dict[int, int], slope: float = 0.0):
-    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    call = jax.ffi.ffi_call(name, results, input_output_aliases=aliases)
-    return call(*args, slope=np.float32(slope))
-
-
 def _change(looked: Array) -> Array:
     change = jnp.maximum(jnp.sqrt(looked[0]), jnp.log(looked[1]))
     return jnp.where(looked[2] == 0, change, jnp.inf)
@@ -148,40 +141,37 @@ def _looked(name: str, looked: list[Array]) -> Looked | None:
 
 def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
     """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`."""
-    group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
-    x, w, d, y = m.x, m.w, m.d, m.y
-    names, (n, p) = [s.variable for s in group.slots], m.form.rows.shape
-    spread = moved = of_x = jnp.zeros(_NONE, jnp.float32)
-    if x is not None:
-        spread = (1 / m.seen.belief[names[x]].lam).reshape(n, p)
-        moved = (m.means[names[x]] - m.points[names[x]]).reshape(n, p)
-        of_x = messages[x].reaction
-    reaction, said = messages[w].reaction, m.seen.own[y]
-    assert reaction is not None
+    group, messages = problem.groups[g], state.messages[g]
+    names, count = [s.variable for s in group.slots], len(group.slots)
+    form = _form(problem, group, problem.start)  # the rows, if they are known
+    assert isinstance(form, MatrixForm)
+    nothing = jnp.zeros(_NONE, jnp.float32)
+    said = [messages[s].on_units(group.slots[s].edges) for s in range(count)]
+    hear = [_from_outside(problem, state, g, name) for name in names]
+    keep = [*(options.kept(g, s) for s in range(count - 1)), _damping(state, options, g, count - 1)]
+    rows, start, of_w, of_x = form.rows, nothing, messages[0].reaction, nothing
+    own = [x for m in said for x in _pair(m)]
+    arrays = [len(h) for h in hear]
+    if count == 4:  # the rows are variables
+        started = names[0] in problem.started
+        rows, start = nothing, problem.start[names[0]] if started else nothing
+        of_w, of_x = messages[1].reaction, messages[0].reaction
+    else:
+        keep, own, arrays = [0.0, *keep], [nothing, nothing, *own], [0, *arrays]
+    assert of_w is not None
     assert of_x is not None
-    flat, bias = m.means[names[w]].reshape(p, -1), m.means[names[d]]
-    keep, damp = [options.kept(g, s) for s in range(y)], _damping(state, options, g, y)
     args = [
-        m.form.rows, spread, moved, flat, (1 / m.seen.belief[names[w]].lam).reshape(p, -1),
-        bias, 1 / m.seen.belief[names[d]].lam, group.noise.reshape(-1), _weight(group), reaction, of_x,
-        _numbers(damp, keep[w], keep[0]), *_pair(said), group.y.reshape(-1),
-        *_from_outside(problem, state, g, names[y]),
+        rows, start, group.noise.reshape(-1), _weight(group), group.y.reshape(-1), of_w, of_x,
+        _numbers(*keep, state.visits[g] == 0, *arrays), *own, *(x for h in hear for x in h),
     ]  # fmt: skip
-    shapes = [said.shape] * 2 + [reaction.shape, of_x.shape] + [flat.shape] * 2 + [bias.shape] * 2
-    shapes += [_NONE if x is None else (n, p)] * 2 + [_LOOKED] * looking
-    aliases = {12: 0, 13: 1, 9: 2} | ({} if x is None else {10: 3})
-    eta, lam, new_w, new_x, *rest = _call("gbplearn_matrix_pooled", shapes, args, aliases, m.form.slope)
-    answers, reactions = {w: rest[0:2], d: rest[2:4], x: rest[4:6]}, {w: new_w, x: new_x}
-    out, proposed = [], []
-    for s in range(y):
-        mean, before = m.means[names[s]], messages[s].pooled
-        assert before is not None
-        total, precision = (a.reshape(mean.shape) for a in answers[s])
-        message = Gaussian(total + precision * mean, precision)
-        out.append(Messages(None, before.mix(message, keep[s].astype(message.dtype)), reactions.get(s)))
-        proposed.append(message)
-    new = Gaussian(eta, lam)
-    return Visited([*out, Messages(None, new)], [*proposed, undamped(said, new, damp)], _looked(names[y], rest[6:]))
+    shapes = [x.shape for x in own] + [of_w.shape, of_x.shape] + [_LOOKED] * looking
+    aliases = {8 + i: i for i in range(8) if own[i].size} | {5: 8} | ({6: 9} if of_x.size else {})
+    results = call("gbplearn_matrix_pooled", shapes, args, aliases, form.slope)
+    now = [Gaussian(a, b) for a, b in zip(results[0:8:2], results[1:8:2])][-count:]
+    held = {count - 3: results[8], **({0: results[9]} if count == 4 else {})}
+    proposed = [undamped(old, new, weight) for old, new, weight in zip(said, now, keep[-count:])]
+    out = [Messages(None, m, held.get(s)) for s, m in enumerate(now)]
+    return Visited(out, proposed, _looked(names[-1], results[10:]))
 
 
 def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
@@ -205,7 +195,7 @@ def _matrix_edges(problem: Problem, state: State, options: Options, g: int, look
     shapes = [said.shape] * 2 + [wide] * 2 + [flat.shape] * 2 + [narrow] * 2 + [bias.shape] * 2
     shapes += [_NONE] * 4 if x is None else [wide, wide, (n, p), (n, p)]
     aliases = {15: 0, 16: 1, 9: 2, 10: 3, 11: 6, 12: 7} | ({} if x is None else {13: 10, 14: 11})
-    eta, lam, *rest = _call("gbplearn_matrix_edges", shapes + [_LOOKED] * looking, args, aliases, m.form.slope)
+    eta, lam, *rest = call("gbplearn_matrix_edges", shapes + [_LOOKED] * looking, args, aliases, m.form.slope)
     answers = {w: rest[0:4], d: rest[4:8], x: rest[8:12]}
     out, proposed = [], []
     for s in range(y):
@@ -232,7 +222,7 @@ def _tile_max(problem: Problem, state: State, options: Options, g: int, looking:
         _numbers(*damp, start, len(from_x), *form.size), group.y.reshape(-1), *from_x, *from_y,
     ]  # fmt: skip
     shapes = [said[0].shape] * 2 + [said[1].shape] * 2 + [_LOOKED] * 2 * looking
-    a, b, c, e, *seen = _call("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
+    a, b, c, e, *seen = call("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
     new = [Gaussian(a, b), Gaussian(c, e)]
     looked = None
     if looking:

@@ -1,0 +1,110 @@
+// Factors with M measurements over scalars: the update of messages.py for any M, in double precision.
+//
+//   S = Sy + sum_j J_j v_j J_j' ,   R = y - h(x0) - sum_j J_j (m_j - x0_j)
+//   u_i = S^-1 J_i ,   s_i = J_i' u_i ,   lam_i = s_i / (1 - v_i s_i) ,   eta_i = u_i' R / (1 - v_i s_i) + lam_i m_i
+//
+// In double precision 1 - v_i s_i keeps the digits that single precision needs, also where an edge holds nearly all of S.
+#include <cmath>
+
+#include "parallel.h"
+
+namespace gbplearn {
+namespace {
+
+// One edge set: Jacobians (F or 1, n, M), cavities (F, n), linearisation points (F or 1, n), and its results.
+struct Slot {
+  int64_t n;
+  const float *jacobian, *eta, *lam, *point;
+  bool one_jacobian, one_point;
+  float *new_eta, *new_lam;
+};
+
+// S = L L' in place, lower triangle. False if it is not positive definite.
+bool factorise(std::vector<double>& s, int64_t m) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j <= i; ++j) {
+      double sum = s[i * m + j];
+      for (int64_t k = 0; k < j; ++k) sum -= s[i * m + k] * s[j * m + k];
+      if (i == j && !(sum > 0)) return false;
+      s[i * m + j] = i == j ? std::sqrt(sum) : sum / s[j * m + j];
+    }
+  return true;
+}
+
+// u = L^-1 u
+void solve(const std::vector<double>& l, int64_t m, double* u) {
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t k = 0; k < i; ++k) u[i] -= l[i * m + k] * u[k];
+    u[i] /= l[i * m + i];
+  }
+}
+
+struct Factors {
+  int64_t m;
+  const float *residual, *covariance;
+  bool one_covariance;
+  Shared weight;  // of each measurement
+  std::vector<Slot> slots;
+
+  void one(int64_t f, std::vector<double>& s, std::vector<double>& r, std::vector<double>& u) const {
+    const float* noise = covariance + (one_covariance ? 0 : f * m * m);
+    for (int64_t i = 0; i < m * m; ++i) s[i] = noise[i];
+    auto root = [&](int64_t i) { return std::sqrt(static_cast<double>(weight.at(f * m + i))); };
+    for (int64_t i = 0; i < m; ++i) r[i] = root(i) * residual[f * m + i];
+    for (const Slot& slot : slots)
+      for (int64_t e = 0; e < slot.n; ++e) {
+        int64_t at = f * slot.n + e;
+        double v = 1.0 / slot.lam[at], off = slot.eta[at] * v - slot.point[slot.one_point ? e : at];
+        const float* j = slot.jacobian + (slot.one_jacobian ? e : at) * m;
+        for (int64_t a = 0; a < m; ++a) {
+          u[a] = root(a) * j[a];
+          r[a] -= u[a] * off;
+        }
+        for (int64_t a = 0; a < m; ++a)
+          for (int64_t b = 0; b <= a; ++b) s[a * m + b] += u[a] * v * u[b];
+      }
+    bool sound = factorise(s, m);
+    solve(s, m, r.data());
+    for (const Slot& slot : slots)
+      for (int64_t e = 0; e < slot.n; ++e) {
+        int64_t at = f * slot.n + e;
+        const float* j = slot.jacobian + (slot.one_jacobian ? e : at) * m;
+        for (int64_t a = 0; a < m; ++a) u[a] = root(a) * j[a];
+        solve(s, m, u.data());
+        double own = 0, heard = 0, v = 1.0 / slot.lam[at];
+        for (int64_t a = 0; a < m; ++a) {
+          own += u[a] * u[a];
+          heard += u[a] * r[a];
+        }
+        double left = sound ? 1 - v * own : NAN, lam = own / left;
+        slot.new_lam[at] = static_cast<float>(lam);
+        slot.new_eta[at] = static_cast<float>(heard / left + lam * slot.eta[at] * v);
+      }
+  }
+};
+
+}  // namespace
+
+// Arguments: residuals (F, M), covariances (F or 1, M, M), weights (F, M) or 1; then of each edge set the Jacobian, eta,
+// lam and the linearisation point. Results: of each edge set eta and lam.
+ffi::Error ManyOutputs(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  Arguments args{in, out};
+  int64_t factors = args[0].dimensions()[0], m = args[0].dimensions()[1];
+  Factors a{m, args.data(0), args.data(1), args[1].dimensions()[0] == 1 && factors > 1, args[2], {}};
+  for (size_t i = 3, q = 0; i + 3 < in.size(); i += 4, q += 2) {
+    auto jacobian = args[i].dimensions();
+    a.slots.push_back({jacobian[1], args.data(i), args.data(i + 1), args.data(i + 2), args.data(i + 3),
+                       jacobian[0] == 1 && factors > 1, args[i + 3].dimensions()[0] == 1 && factors > 1, args.result(q),
+                       args.result(q + 1)});
+  }
+  int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(64, factors / 16));
+  spread(pool, tasks, [&](int64_t t) {
+    std::vector<double> s(m * m), r(m), u(m);
+    for (int64_t f = t * factors / tasks; f < (t + 1) * factors / tasks; ++f) a.one(f, s, r, u);
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace gbplearn
+
+HANDLER(gbplearn_many_outputs, gbplearn::ManyOutputs);
