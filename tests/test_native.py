@@ -118,6 +118,7 @@ def test_measurements_and_weights_of_each_factor(monkeypatch):
                 y=jnp.asarray(rng.standard_normal(shape), jnp.float32),
                 noise=jnp.asarray(rng.uniform(0.01, 0.1, shape), jnp.float32),
                 weight=jnp.asarray(rng.integers(0, 3, shape), jnp.float32),
+                weight_repeat=1,
             )
         )
     problem = dataclasses.replace(problem, groups=(*groups, problem.groups[3]))

@@ -78,6 +78,7 @@ class Group(eqx.Module):
     grid: tuple[int, ...] = eqx.field(static=True)  # the factors, as an array
     h_shape: tuple[int, ...] = eqx.field(static=True)
     switch_axes: tuple[int, ...] = eqx.field(static=True)
+    weight_repeat: int = eqx.field(static=True, default=1)  # so many factors in a row have the same weight
 
     @property
     def factors(self) -> int:
@@ -271,6 +272,13 @@ def _each(numbers: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(numbers, grid)).reshape(-1, 1)
 
 
+def _repeat(numbers: np.ndarray, grid: tuple[int, ...]) -> int:
+    """How many factors in a row have the same, by the shape of the numbers that broadcast to the grid."""
+    padded = (1,) * (len(grid) - numbers.ndim) + numbers.shape
+    last = max((a for a, n in enumerate(padded) if n > 1), default=-1)
+    return math.prod(grid[last + 1 :])
+
+
 def _pooled_kinds(
     factor: Factor, views: list[View | None], known: frozenset[str], kinds: Mapping[str, str]
 ) -> set[str]:
@@ -349,4 +357,5 @@ def make_group(
         grid=factor.grid,
         h_shape=factor.h_shape,
         switch_axes=factor.switch_axes,
+        weight_repeat=1 if factor.weights is None else _repeat(factor.weights, factor.grid),
     )

@@ -29,8 +29,8 @@ from . import proximal
 from .gaussian import Gaussian
 from .look import Latest, nothing_seen
 from .options import Options
-from .problem import Problem, State, belief_mean, empty_state
-from .propagate import CHUNK, advance, fixed_order
+from .problem import Problem, State, belief_mean, empty_state, with_known
+from .propagate import CHUNK, advance, fixed_order, is_large
 from .proximal import Values
 
 _MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length
@@ -64,7 +64,8 @@ class Guard:
     """Runs messages to convergence, and watches."""
 
     def __init__(self, problem: Problem, options: Options, iterations: int, tolerance: float, enabled: bool):
-        self.problem, self.options, self.tolerance = problem, options, tolerance
+        self.problem = with_known(problem) if is_large(problem) else problem
+        self.options, self.tolerance = options, tolerance
         self.left, self.enabled = iterations, enabled
         self.rows: list[Latest] = []
         self.did: list[str] = []

@@ -104,6 +104,12 @@ def prior_energy(prior: Gaussian, value: Array) -> Array:
     return 0.5 * jnp.sum(jnp.where(observed, 0, each))
 
 
+@jax.jit
+def with_known(problem: Problem) -> Problem:
+    """`problem.with_known()`, compiled: for a caller that hands it to several programs."""
+    return problem.with_known()
+
+
 @partial(jax.jit, static_argnums=2)
 def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
     """No messages sent yet."""

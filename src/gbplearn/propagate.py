@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import equinox as eqx
@@ -122,8 +123,11 @@ def _sweep_in_place(problem: Problem, state: State, options: Options, count: Arr
 
 @partial(lean_jit, donate=1)
 def _look_in_place(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
-    """One more iteration, and a look at it. A program of its own: in large graphs that is not done every time."""
-    return iterate(problem.with_known(), state, options, latest)
+    """One more iteration, freshly linearised, and a look at it.
+
+    A program of its own: in large graphs that is not done every time.
+    """
+    return iterate(problem.with_known(), state, dataclasses.replace(options, relinearise=1), latest)
 
 
 def _programs() -> int:

@@ -115,7 +115,7 @@ def visit(
     follows, what a kernel saw on its way.
     """
     group = problem.groups[g]
-    kernel = kernel_for(problem, options, g)
+    kernel = kernel_for(problem, options, g) if state.points[g] is None else None
     if kernel is not None:
         messages, proposed, looked = kernel(problem, state, options, g, looking)
         return _after(state, g, messages, None, state.key, None), proposed, looked

@@ -118,7 +118,7 @@ class ConvolutionKind(FactorKind):
 
     def with_known(self, args: Sequence[Array | None]) -> ConvolutionKind:
         """The patches of a known image are made once."""
-        if args[0] is None:
+        if args[0] is None or self.patches is not None:
             return self
         return dataclasses.replace(self, patches=Convolution(self.windows).patches(args[0]))
 

@@ -10,7 +10,13 @@ from pathlib import Path
 import jax
 
 FOLDER = Path(__file__).parent
-HANDLERS = ("gbplearn_matrix_pooled", "gbplearn_matrix_edges", "gbplearn_tile_max", "gbplearn_many_outputs")
+HANDLERS = (
+    "gbplearn_matrix_pooled",
+    "gbplearn_matrix_pooled_inputs",
+    "gbplearn_matrix_edges",
+    "gbplearn_tile_max",
+    "gbplearn_many_outputs",
+)
 
 
 @functools.cache

@@ -113,7 +113,8 @@ struct Edges {
   const Units *of_w, *of_d;
   const float *rows_eta, *rows_lam;              // what comes in from outside
   const float *w_eta, *w_lam, *d_eta, *d_lam, *x_eta, *x_lam, *y_eta, *y_lam;  // old messages
-  Shared measured, noise, weight;
+  Shared measured, noise;
+  Blocks weight;
   float damp_y, damp_w, damp_d, damp_x;
   const Inbound* inbound;
   float *new_y_eta, *new_y_lam, *new_w_eta, *new_w_lam, *new_d_eta, *new_d_lam, *new_x_eta, *new_x_lam;
@@ -230,7 +231,7 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   const float* damp = args.data(19);
   Edges a{n, p, c, width, args[7].element_count() > 0, slope, args.data(0), d, wide, &of_w, &of_d, args.data(7),
           args.data(8), args.data(9), args.data(10), args.data(11), args.data(12), args.data(13), args.data(14),
-          args.data(15), args.data(16), args[20], args[17], args[18], damp[0], damp[1], damp[2], damp[3], &inbound,
+          args.data(15), args.data(16), args[20], args[17], Blocks(args[18], n * c), damp[0], damp[1], damp[2], damp[3], &inbound,
           args.result(0), args.result(1), args.result(2), args.result(3), args.result(6), args.result(7),
           args.result(10), args.result(11), args.result(12), args.result(13)};
   std::vector<float> sums(tasks * 2 * c * (width + 1), 0.0f);

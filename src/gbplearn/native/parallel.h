@@ -75,6 +75,15 @@ INLINE void store(float* p, Vec v, int64_t count) {
 }
 #endif
 
+// Numbers that each hold for so many factors in a row, at least for all channels of a place.
+struct Blocks {
+  const float* data;
+  int64_t size;
+  Blocks(const Numbers& b, int64_t factors) : data(b.typed_data()), size(factors / b.element_count()) {}
+  INLINE Vec at(int64_t i, int64_t count, float fill) const { return size == 1 ? load(data + i, count, fill) : all(at(i)); }
+  INLINE float at(int64_t i) const { return data[static_cast<uint32_t>(i) / static_cast<uint32_t>(size)]; }
+};
+
 // Numbers of all factors, or one for all.
 struct Shared {
   const float* data;

@@ -14,7 +14,8 @@ struct Tiles {
   int64_t height, width, channels, k, l;  // of an image, of a tile
   Inbound x, y;
   const float *old_x_eta, *old_x_lam, *old_y_eta, *old_y_lam;
-  Shared measured, noise, weight;
+  Shared measured, noise;
+  Blocks weight;
   bool started;        // the largest is found among `start`
   const float* start;
   float damp_x, damp_y;
@@ -24,23 +25,25 @@ struct Tiles {
   template <bool L>
   INLINE void tile(int64_t image, int64_t i, int64_t j, int64_t c, int64_t count, Looked* looked) const {
     int64_t unit = ((image * (height / k) + i) * (width / l) + j) * channels + c;
-    Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
+    Vec best_eta{}, best_lam{}, eta{}, lam{};  // of the largest: its belief, and the cavity
     Mask place{};
     for (int64_t u = 0; u < k; ++u)
       for (int64_t v = 0; v < l; ++v) {
         int64_t at = pixel(image, i * k + u, j * l + v) + c;
         Vec outside_eta, outside_lam;
         x.sum(at, count, outside_eta, outside_lam);
-        Vec mean = started ? load(start + at, count, 0)
-                           : (outside_eta + load(old_x_eta + at, count, 0)) / (outside_lam + load(old_x_lam + at, count, 0));
+        Vec here_eta = started ? load(start + at, count, 0) : outside_eta + load(old_x_eta + at, count, 0);
+        Vec here_lam = started ? all(1) : outside_lam + load(old_x_lam + at, count, 0);
         if (u + v == 0) {
-          best = mean;
+          best_eta = here_eta;
+          best_lam = here_lam;
           eta = outside_eta;
           lam = outside_lam;
           continue;
         }
-        Mask larger = mean > best;
-        best = larger ? mean : best;
+        Mask larger = here_eta * best_lam > best_eta * here_lam;  // means, without dividing
+        best_eta = larger ? here_eta : best_eta;
+        best_lam = larger ? here_lam : best_lam;
         eta = larger ? outside_eta : eta;
         lam = larger ? outside_lam : lam;
         place = larger ? Mask{} + static_cast<int32_t>(u * l + v) : place;
@@ -56,7 +59,7 @@ struct Tiles {
     if constexpr (L) {
       Vec mean = looked[1].change(eta + old_eta, lam + old_lam, eta + answer, lam + gain, inside);
       looked[1].add_prior(mean, y.eta[0].at(unit, count, 0), y.lam[0].at(unit, count, 1), inside);
-      looked[1].add_energy(off + best - mean, weigh, var, inside);
+      looked[1].add_energy(off + best_eta / best_lam - mean, weigh, var, inside);
     }
     Vec v_y = 1 / lam;
     Vec full = weigh / (var + weigh * v_y), full_eta = full * (eta * v_y - off);
@@ -119,7 +122,8 @@ ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::Rema
   size_t middle = 9 + static_cast<size_t>(numbers[3]);
   int64_t h = tiles[1];
   Tiles a{image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]), Inbound(args, 9, middle),
-          Inbound(args, middle, in.size()), args.data(0), args.data(1), args.data(2), args.data(3), args[8], args[4], args[5],
+          Inbound(args, middle, in.size()), args.data(0), args.data(1), args.data(2), args.data(3), args[8], args[4],
+          Blocks(args[5], args[2].element_count()),
           numbers[2] > 0, args.data(6), numbers[0], numbers[1], args.result(0), args.result(1), args.result(2),
           args.result(3)};
   int64_t rows = image[0] * h, tasks = std::min<int64_t>(32, rows);

@@ -115,7 +115,8 @@ def _from_outside(problem: Problem, state: State, g: int, name: str) -> list[Arr
 
 
 def _weight(group: Group) -> Array:
-    return jnp.ones(1, jnp.float32) if group.weight is None else group.weight.reshape(-1)
+    """One for all factors, or one for as many in a row as the kernel finds from its size."""
+    return jnp.ones(1, jnp.float32) if group.weight is None else group.weight.reshape(-1)[:: group.weight_repeat]
 
 
 def _damping(state: State, options: Options, g: int, s: int) -> Array:
@@ -140,38 +141,34 @@ def _looked(name: str, looked: list[Array]) -> Looked | None:
 
 
 def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
-    """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`."""
-    group, messages = problem.groups[g], state.messages[g]
-    names, count = [s.variable for s in group.slots], len(group.slots)
-    form = _form(problem, group, problem.start)  # the rows, if they are known
-    assert isinstance(form, MatrixForm)
-    nothing = jnp.zeros(_NONE, jnp.float32)
-    said = [messages[s].on_units(group.slots[s].edges) for s in range(count)]
+    """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`, `matrix_pooled_inputs.cc`."""
+    group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
+    names, count = [s.variable for s in slots], len(slots)
+    said = [m.on_units(s.edges) for m, s in zip(messages, slots)]
     hear = [_from_outside(problem, state, g, name) for name in names]
     keep = [*(options.kept(g, s) for s in range(count - 1)), _damping(state, options, g, count - 1)]
-    rows, start, of_w, of_x = form.rows, nothing, messages[0].reaction, nothing
-    own = [x for m in said for x in _pair(m)]
-    arrays = [len(h) for h in hear]
+    args = [group.noise.reshape(-1), group.y.reshape(-1), _weight(group)]
+    form = _form(problem, group, problem.start)
+    assert isinstance(form, MatrixForm)
     if count == 4:  # the rows are variables
-        started = names[0] in problem.started
-        rows, start = nothing, problem.start[names[0]] if started else nothing
-        of_w, of_x = messages[1].reaction, messages[0].reaction
+        name, holders, numbers = "gbplearn_matrix_pooled_inputs", [1, 0], [state.visits[g] == 0]
+        start = problem.start[names[0]] if names[0] in problem.started else jnp.zeros(_NONE, jnp.float32)
+        args.insert(0, start)
     else:
-        keep, own, arrays = [0.0, *keep], [nothing, nothing, *own], [0, *arrays]
-    assert of_w is not None
-    assert of_x is not None
-    args = [
-        rows, start, group.noise.reshape(-1), _weight(group), group.y.reshape(-1), of_w, of_x,
-        _numbers(*keep, state.visits[g] == 0, *arrays), *own, *(x for h in hear for x in h),
-    ]  # fmt: skip
-    shapes = [x.shape for x in own] + [of_w.shape, of_x.shape] + [_LOOKED] * looking
-    aliases = {8 + i: i for i in range(8) if own[i].size} | {5: 8} | ({6: 9} if of_x.size else {})
-    results = call("gbplearn_matrix_pooled", shapes, args, aliases, form.slope)
-    now = [Gaussian(a, b) for a, b in zip(results[0:8:2], results[1:8:2])][-count:]
-    held = {count - 3: results[8], **({0: results[9]} if count == 4 else {})}
-    proposed = [undamped(old, new, weight) for old, new, weight in zip(said, now, keep[-count:])]
+        name, holders, numbers = "gbplearn_matrix_pooled", [0], []
+        args.insert(0, form.rows)
+    reactions: list[Array] = [r for s in holders if (r := messages[s].reaction) is not None]
+    own = [x for m in said for x in _pair(m)]
+    args += [*reactions, _numbers(*keep, *numbers, *(len(h) for h in hear))]
+    first = len(args)  # own messages begin here; the reactions lie before the numbers
+    aliases = {first + i: i for i in range(len(own))} | {4 + i: len(own) + i for i in range(len(reactions))}
+    shapes = [x.shape for x in (*own, *reactions)] + [_LOOKED] * looking
+    results = call(name, shapes, [*args, *own, *(x for h in hear for x in h)], aliases, form.slope)
+    now = [Gaussian(a, b) for a, b in zip(results[0 : 2 * count : 2], results[1 : 2 * count : 2])]
+    held = dict(zip(holders, results[2 * count :]))
+    proposed = [undamped(old, new, weight) for old, new, weight in zip(said, now, keep)]
     out = [Messages(None, m, held.get(s)) for s, m in enumerate(now)]
-    return Visited(out, proposed, _looked(names[-1], results[10:]))
+    return Visited(out, proposed, _looked(names[-1], results[2 * count + len(reactions) :]))
 
 
 def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:

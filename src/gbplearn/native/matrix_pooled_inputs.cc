@@ -1,0 +1,226 @@
+// Factors y - g(x w + d) with pooled messages where x, too, is a variable. The update is that of matrix_pooled.cc; here
+// rows are few and long, so vectors run along the inputs.
+#include "parallel.h"
+
+namespace gbplearn {
+namespace {
+
+INLINE float across(Vec v) {
+  float few[LANES], out = 0;
+  store(few, v);
+  for (int i = 0; i < LANES; ++i) out += few[i];
+  return out;
+}
+
+// A pooled message from its sums, damped: of J share and of J² / S, where the belief had this mean.
+INLINE void finish(Vec& eta, Vec& lam, Vec mean, float keep, Vec old_eta, Vec old_lam) {
+  eta = keep * old_eta + (1 - keep) * (eta + lam * mean);
+  lam = keep * old_lam + (1 - keep) * lam;
+}
+
+struct Inputs {
+  int64_t n, p, c, width;  // width: inputs with padding
+  float slope;
+  float keep_x, keep_w, keep_d, keep_y;
+  const float* start;  // where the rows are linearised; null: at their means
+  Inbound of_x, of_w, of_d, of_y;
+  const float *x_eta, *x_lam, *w_eta, *w_lam, *d_eta, *d_lam, *y_eta, *y_lam;  // own messages
+  const float *reaction_w, *reaction_x;
+  Shared measured, noise;
+  Blocks weight;
+  float *new_x_eta, *new_x_lam, *new_w_eta, *new_w_lam, *new_d_eta, *new_d_lam, *new_y_eta, *new_y_lam;
+  float *new_reaction_w, *new_reaction_x;
+  float *w, *v, *w2;    // (c, width): means, variances, squared means
+  float *d, *vd;        // (c)
+  float *x, *x2;        // (n, width): where it is linearised
+  float *share, *gain;  // (n, c): -s R / S, s² / S
+  float* looks;         // (n, COUNT)
+
+  // Means and variances of the parameters from input `begin` to `end`.
+  void prepare(int64_t begin, int64_t end) const {
+    for (int64_t k = begin; k < end; ++k)
+      for (int64_t j = 0; j < c; j += LANES) {
+        int64_t i = k * c + j, count = std::min<int64_t>(LANES, c - j);
+        Vec eta, lam;
+        of_w.sum(i, count, eta, lam);
+        Vec variance = 1 / (lam + load(w_lam + i, count, 0)), mean = (eta + load(w_eta + i, count, 0)) * variance;
+        for (int64_t q = 0; q < count; ++q) {
+          w[(j + q) * width + k] = mean[q];
+          v[(j + q) * width + k] = variance[q];
+          w2[(j + q) * width + k] = mean[q] * mean[q];
+        }
+      }
+    if (begin == 0)
+      for (int64_t j = 0; j < c; ++j) {
+        float eta, lam;
+        of_d.sum(j, eta, lam);
+        vd[j] = 1 / (lam + d_lam[j]);
+        d[j] = (eta + d_eta[j]) * vd[j];
+      }
+  }
+
+  // All that is said of one row.
+  template <bool L>
+  void row(int64_t r, float* mean, float* variance, float* moved) const {
+    float *at = x + r * width, *squares = x2 + r * width;
+    for (int64_t k = 0; k < p; k += LANES) {
+      int64_t i = r * p + k, count = p - k;
+      Vec eta, lam;
+      of_x.sum(i, count, eta, lam);
+      Vec var = 1 / (lam + load(x_lam + i, count, 0)), m = (eta + load(x_eta + i, count, 0)) * var;
+      Vec inside = first_of(count) ? all(1) : Vec{};
+      var *= inside;
+      m *= inside;
+      Vec point = start ? load(start + i, count, 0) : m;
+      store(mean + k, m);
+      store(variance + k, var);
+      store(moved + k, m - point);
+      store(at + k, point);
+      store(squares + k, point * point);
+    }
+    Looked looked;
+    for (int64_t j = 0; j < c; ++j) {
+      const float *wj = w + j * width, *vj = v + j * width, *qj = w2 + j * width;
+      Vec sums[2]{}, wides[2]{}, mores[2]{}, moves{};
+      for (int64_t k = 0; k < width; k += 2 * LANES)
+        for (int h = 0; h < 2; ++h) {
+          int64_t i = k + h * LANES;
+          sums[h] += load(at + i) * load(wj + i);
+          wides[h] += load(squares + i) * load(vj + i);
+          mores[h] += load(variance + i) * load(qj + i);
+        }
+      if (start)
+        for (int64_t k = 0; k < width; k += LANES) moves += load(moved + k) * load(wj + k);
+      int64_t f = r * c + j;
+      float sum = across(sums[0] + sums[1]) + d[j], s = sum > 0 ? 1 : slope, step = across(moves);
+      float of_params = s * s * (across(wides[0] + wides[1]) + vd[j]), of_rows = s * s * across(mores[0] + mores[1]);
+      float value = s * (sum + step), off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
+      float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
+      float outside_eta, outside_lam;
+      of_y.sum(f, outside_eta, outside_lam);
+      float rest = sigma + k * (of_params + of_rows), lam = k / rest, eta = lam * predicted;
+      float part = k / (rest * outside_lam + k), answer = part * (outside_lam * predicted - outside_eta);
+      if constexpr (L) {
+        Mask inside = first_of(1);
+        Vec e = all(outside_eta), l = all(outside_lam);
+        Vec mean_y = looked.change(e + y_eta[f], l + y_lam[f], e + eta, l + lam, inside);
+        looked.add_prior(mean_y, all(of_y.eta[0].at(f)), all(of_y.lam[0].at(f)), inside);
+        looked.add_energy(off + value - mean_y, all(k), all(sigma), inside);
+      }
+      new_y_eta[f] = keep_y * y_eta[f] + (1 - keep_y) * eta;
+      new_y_lam[f] = keep_y * y_lam[f] + (1 - keep_y) * lam;
+      new_reaction_w[f] = keep_w * reaction_w[f] + (1 - keep_w) * answer;
+      new_reaction_x[f] = keep_x * reaction_x[f] + (1 - keep_x) * answer;
+      share[f] = -s * answer;
+      gain[f] = s * s * part * outside_lam;
+    }
+    if constexpr (L) looked.write(looks + r * Looked::COUNT);
+    for (int64_t k = 0; k < p; k += LANES) {
+      Vec eta{}, lam{};
+      for (int64_t j = 0; j < c; ++j) {
+        eta += share[r * c + j] * load(w + j * width + k);
+        lam += gain[r * c + j] * load(w2 + j * width + k);
+      }
+      int64_t i = r * p + k, count = p - k;
+      finish(eta, lam, load(mean + k), keep_x, load(x_eta + i, count, 0), load(x_lam + i, count, 0));
+      store(new_x_eta + i, eta, count);
+      store(new_x_lam + i, lam, count);
+    }
+  }
+
+  // Messages to the parameters of channels [j, j + C) and 2 x 8 inputs from k on.
+  template <int C>
+  INLINE void to_weights(int64_t j, int64_t k) const {
+    Vec eta[C][2]{}, lam[C][2]{};
+    for (int64_t r = 0; r < n; ++r) {
+      const float *a = x + r * width + k, *b = x2 + r * width + k;
+      Vec at[2] = {load(a), load(a + LANES)}, squares[2] = {load(b), load(b + LANES)};
+      for (int q = 0; q < C; ++q) {
+        Vec f = all(share[r * c + j + q]), g = all(gain[r * c + j + q]);
+        for (int h = 0; h < 2; ++h) {
+          eta[q][h] += f * at[h];
+          lam[q][h] += g * squares[h];
+        }
+      }
+    }
+    for (int q = 0; q < C; ++q)
+      for (int h = 0; h < 2; ++h)
+        for (int64_t lane = 0, i = k + h * LANES; lane < LANES && i < p; ++lane, ++i) {
+          int64_t u = i * c + j + q;
+          float l = lam[q][h][lane], e = eta[q][h][lane] + l * w[(j + q) * width + i];
+          new_w_eta[u] = keep_w * w_eta[u] + (1 - keep_w) * e;
+          new_w_lam[u] = keep_w * w_lam[u] + (1 - keep_w) * l;
+        }
+  }
+
+  void to_bias() const {
+    for (int64_t j = 0; j < c; ++j) {
+      float e = 0, l = 0;
+      for (int64_t r = 0; r < n; ++r) {
+        e += share[r * c + j];
+        l += gain[r * c + j];
+      }
+      new_d_eta[j] = keep_d * d_eta[j] + (1 - keep_d) * (e + l * d[j]);
+      new_d_lam[j] = keep_d * d_lam[j] + (1 - keep_d) * l;
+    }
+  }
+};
+
+}  // namespace
+
+// Arguments: start of the rows, or empty; noise, measurements (F or 1), weight (F or fewer); reactions of parameters and
+// of rows (F); numbers: how much is kept of messages to rows, w, d and y, whether it is the first visit, how many arrays
+// follow for each; the own messages (eta, lam) to rows (n, p), w (p, c), d (c,), y (n, c); then pairs of what each hears
+// from outside. Results: the new messages, in that order; the reactions; and if it is there, a look at y.
+ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  enum { START, NOISE, MEASURED, WEIGHT, OF_W, OF_X, NUMBERS, X, W = 9, D = 11, Y = 13, REST = 15 };
+  Arguments args{in, out};
+  const float* numbers = args.data(NUMBERS);
+  size_t at[5] = {REST};
+  for (int q = 0; q < 4; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[5 + q]);
+  int64_t c = args[D].element_count(), p = args[W].element_count() / c, n = args[Y].element_count() / c;
+  int64_t width = (p + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
+  bool moved = numbers[4] > 0 && args[START].element_count() > 0, looking = out.size() > 10;
+  Room room;
+  float* of_w = room.take(3 * c * width, 0.0f);
+  float *of_d = room.take(2 * c), *rows = room.take(2 * n * width), *sums = room.take(2 * n * c);
+  std::vector<float> looks(n * Looked::COUNT, 0.0f);
+  Inputs a{n, p, c, width, slope, numbers[0], numbers[1], numbers[2], numbers[3], moved ? args.data(START) : nullptr,
+           Inbound(args, at[0], at[1]), Inbound(args, at[1], at[2]), Inbound(args, at[2], at[3]),
+           Inbound(args, at[3], at[4]), args.data(X), args.data(X + 1), args.data(W), args.data(W + 1), args.data(D),
+           args.data(D + 1), args.data(Y), args.data(Y + 1), args.data(OF_W), args.data(OF_X), args[MEASURED],
+           args[NOISE], Blocks(args[WEIGHT], n * c), args.result(0), args.result(1), args.result(2), args.result(3),
+           args.result(4), args.result(5), args.result(6), args.result(7), args.result(8), args.result(9), of_w,
+           of_w + c * width, of_w + 2 * c * width, of_d, of_d + c, rows, rows + n * width, sums, sums + n * c,
+           looks.data()};
+  int64_t tasks = std::min<int64_t>(16, std::max<int64_t>(1, p / 64));
+  spread(pool, tasks, [&](int64_t t) { a.prepare(t * p / tasks, (t + 1) * p / tasks); });
+  int64_t groups = std::min<int64_t>(32, n);
+  spread(pool, groups, [&](int64_t t) {
+    Room own;
+    float* buffer = own.take(3 * width);
+    std::fill_n(buffer, 3 * width, 0.0f);
+    for (int64_t r = t * n / groups; r < (t + 1) * n / groups; ++r) {
+      std::fill_n(a.x + r * width + p, width - p, 0.0f);
+      std::fill_n(a.x2 + r * width + p, width - p, 0.0f);
+      looking ? a.row<true>(r, buffer, buffer + width, buffer + 2 * width)
+              : a.row<false>(r, buffer, buffer + width, buffer + 2 * width);
+    }
+  });
+  int64_t blocks = width / (2 * LANES);
+  tasks = std::min<int64_t>(16, blocks);
+  spread(pool, tasks, [&](int64_t t) {
+    for (int64_t b = t * blocks / tasks; b < (t + 1) * blocks / tasks; ++b) {
+      int64_t j = 0;
+      for (; j + 3 <= c; j += 3) a.to_weights<3>(j, b * 2 * LANES);
+      for (; j < c; ++j) a.to_weights<1>(j, b * 2 * LANES);
+    }
+  });
+  a.to_bias();
+  if (looking) join_looks(looks, args.result(10));
+  return ffi::Error::Success();
+}
+
+}  // namespace gbplearn
+
+HANDLER(gbplearn_matrix_pooled_inputs, gbplearn::MatrixPooledInputs);
