@@ -22,7 +22,7 @@ check: $(STAMP)
 	$(BIN)/basedpyright
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/gbplearn bench --gate
 
 $(STAMP): pyproject.toml hatch_build.py $(wildcard src/gbplearn/native/*.cc src/gbplearn/native/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

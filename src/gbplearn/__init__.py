@@ -19,7 +19,7 @@ from .layers.pairwise_smoothing import PairwiseSmoothing
 from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
 from .layers.upsample2d import Upsample2D
-from .learner import Learner, Report
+from .learner import Learner, Report, damping_for
 from .measurement import Entries, FactorKind, Layout, Operator
 from .network import Sequential
 from .noise import LearnNoise
@@ -80,6 +80,7 @@ __all__ = [
     "View",
     "beliefs",
     "check_jacobian",
+    "damping_for",
     "infer",
     "init",
     "step",

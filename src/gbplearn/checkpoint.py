@@ -243,12 +243,14 @@ def _settings(data: Any) -> dict[str, Any]:
     for name in ("damping", "dropout"):
         d = out[name]
         shares = [d.parameters, d.activations, *(v for _, v in d.by_name)] if isinstance(d, Damping) else [d]
+        if d is None and name == "damping":
+            continue
         if not all(is_number(v) and 0 <= v < 1 for v in shares):
             raise ValueError(f"{name} must lie in [0, 1), got {d!r}")
     for name, sound in (
         ("iterations", is_whole(out["iterations"]) and out["iterations"] >= 1),
         ("seed", is_whole(out["seed"]) and out["seed"] >= 0),
-        ("tolerance", is_number(out["tolerance"]) and out["tolerance"] >= 0),
+        ("tolerance", out["tolerance"] is None or (is_number(out["tolerance"]) and out["tolerance"] >= 0)),
         ("input_sigma", out["input_sigma"] is None or is_number(out["input_sigma"])),
         ("schedule", out["schedule"] is None or isinstance(out["schedule"], Schedule)),
         ("guard", isinstance(out["guard"], bool)),

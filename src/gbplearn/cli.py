@@ -96,8 +96,8 @@ class Train:
     """Go on where the checkpoint ends."""
     batch: int = 50
     """Images learnt from at a time."""
-    iterations: int = 50
-    """Of message passing, for each batch."""
+    iterations: int = 200
+    """Of message passing, for each batch, at most: it stops when the parameters have settled."""
     examples: int | None = None
     """How many training images; by default all."""
     seed: int = 0
@@ -137,7 +137,43 @@ class Inspect:
             raise BadInput(str(error)) from None
 
 
-COMMANDS: dict[str, type[Command]] = {"demo": Demo, "experiment": RunExperiment, "inspect": Inspect, "train": Train}
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Time an iteration of inference on networks and graphs, beside one step of Adam and bare memory traffic: minutes."""
+
+    workloads: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Which; by default all. (With $GBPLEARN_DATA set, MNIST's own images are used.)"""
+    out: Path = Path("bench")
+    """Folder for bench.json and the plot; made if it is missing."""
+    gate: bool = False
+    """Exit with 1 if a ratio is half as large again as in the baseline."""
+    baseline: Path = Path("benchmarks/baseline.json")
+    """File with the ratios to compare with."""
+    update: bool = False
+    """Put the ratios into the baseline."""
+    repeats: int = 7
+    """Of each measurement, of which the median counts."""
+
+    def run(self) -> None:
+        """Measure, report, compare."""
+        from .bench.command import Regression, run_bench
+
+        how = {"gate": self.gate, "update": self.update, "repeats": self.repeats}
+        try:
+            run_bench(self.workloads, self.out, self.baseline, **how)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        except Regression as error:
+            raise RuntimeError(str(error)) from None
+
+
+COMMANDS: dict[str, type[Command]] = {
+    "bench": Bench,
+    "demo": Demo,
+    "experiment": RunExperiment,
+    "inspect": Inspect,
+    "train": Train,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +16,10 @@ from jax.core import Tracer
 # XLA:CPU's older code generator: a third of the memory to compile, and a fifth less time. What runs in every iteration
 # is compiled by the newer one, whose code is up to a third faster.
 _LEAN = {"xla_cpu_use_fusion_emitters": False}
+
+
+# Seconds to compile from which on a program is kept for other processes.
+_WORTH_KEEPING = 0.05
 
 
 def lean_jit(function: Callable[..., Any], donate: int | None = None) -> Callable[..., Any]:
@@ -43,6 +49,31 @@ def _lean_options() -> dict[str, bool] | None:
     except Exception:  # of whatever kind: it is an option of the compiler, and may go
         return None
     return _LEAN
+
+
+@functools.cache
+def keep_programs() -> Path | None:
+    """Keep what is compiled in a folder of the user's, where the next process finds it; called before inference.
+
+    The folder is `$GBPLEARN_CACHE`, by default `gbplearn` in the user's cache folder; `GBPLEARN_CACHE=0` turns it off.
+    Who has told JAX of a folder of their own (`jax_compilation_cache_dir`) keeps that one.
+
+    **Returns:** the folder, None if it is off.
+    """
+    wanted = os.environ.get("GBPLEARN_CACHE", "")
+    if wanted == "0" or jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gbplearn"
+    folder = Path(wanted) if wanted else default
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None  # nowhere to keep it: as without
+    # JAX asks for this anew with every compilation; programs that take less are compiled again.
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder
 
 
 def release_memory() -> None:

@@ -308,7 +308,8 @@ class FactorGraph:
         frozen = tuple(_freeze(g, used, values) if g.linear and g.slots else None for g in groups)
         started = frozenset(name for name in used if self._entries[name].started)
         uniform = self._uniform(name for name in used if name not in seen.values)
-        return Problem(groups, frozen, used, start, values, held, uniform, proper, started)
+        parameters = frozenset(name for name in used if self._entries[name].kind == "parameter")
+        return Problem(groups, frozen, used, start, values, held, uniform, proper, started, parameters)
 
     def _uniform(self, names: Iterable[str]) -> dict[str, Gaussian]:
         """Of these variables, those whose prior is one for all units."""

@@ -30,7 +30,7 @@ from .gaussian import Gaussian
 from .look import Latest, nothing_seen
 from .options import Options
 from .problem import Problem, State, belief_mean, empty_state, with_known
-from .propagate import CHUNK, advance, fixed_order, is_large
+from .propagate import CHUNK, Enough, advance, fixed_order, is_large
 from .proximal import Values
 
 _MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length
@@ -50,10 +50,15 @@ class Outcome:
     state: State
     means: Values | None  # where they are not those of the messages
     converged: bool
+    settled: bool  # only the parameters came to rest
     failed: bool
     where: tuple[int, int] | None  # group and iteration of the failure
     trace: Latest  # numpy arrays, an entry an iteration
     did: list[str]
+
+
+def _row(rows: Latest, i: int) -> Latest:
+    return jax.tree.map(lambda x: x[i], rows)
 
 
 def _more_damping(d: jax.Array) -> jax.Array:
@@ -63,9 +68,18 @@ def _more_damping(d: jax.Array) -> jax.Array:
 class Guard:
     """Runs messages to convergence, and watches."""
 
-    def __init__(self, problem: Problem, options: Options, iterations: int, tolerance: float, enabled: bool):
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        iterations: int,
+        tolerance: float,
+        enabled: bool,
+        settled: float = -1.0,
+    ):
         self.problem = with_known(problem) if is_large(problem) else problem
         self.options, self.tolerance = options, tolerance
+        self.settled = settled if problem.parameters else -1.0
         self.left, self.enabled = iterations, enabled
         self.rows: list[Latest] = []
         self.did: list[str] = []
@@ -80,18 +94,20 @@ class Guard:
         """Iterations so far."""
         return sum(len(r.residual) for r in self.rows)
 
-    def _advance(self, problem: Problem, state: State, options: Options, latest: Latest, limit: int, tolerance: float):
+    def _advance(self, problem: Problem, state: State, options: Options, latest: Latest, limit: int, enough: Enough):
         """Up to `limit` iterations."""
         limit = min(limit, self.left, CHUNK)
-        state, latest, rows = advance(problem, state, options, latest, limit, tolerance)
+        state, latest, rows = advance(problem, state, options, latest, limit, enough)
         self.left -= len(rows.residual)
         self.rows.append(rows)
         return state, latest, rows
 
-    def _end(self, state: State, means: Values | None = None, *, converged: bool, where=None, failed=False) -> Outcome:
+    def _end(
+        self, state: State, means: Values | None = None, *, converged: bool, settled=False, where=None, failed=False
+    ) -> Outcome:
         parts = self.rows or [jax.tree.map(lambda x: np.asarray(x)[None][:0], nothing_seen(self.problem))]
         trace = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-        return Outcome(state, means, converged, failed, where, trace, self.did)
+        return Outcome(state, means, converged, settled, failed, where, trace, self.did)
 
     def run(self, state: State) -> Outcome:
         """Infer."""
@@ -101,8 +117,8 @@ class Guard:
         options, stages = self.options, 2 if self.options.damped else 1
         while True:
             state, verdict = self._plain(state, options)
-            if verdict == "converged":
-                return self._end(state, converged=True)
+            if verdict in ("converged", "settled"):
+                return self._end(state, converged=True, settled=verdict == "settled")
             if verdict == "limit":
                 return self._limit(state)
             self.did.append(f"iteration {self.done}: {verdict}")
@@ -164,7 +180,7 @@ class Guard:
             best = self._best()
             return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
         # Beliefs that still move by more than a standard deviation an iteration may be on their way up.
-        if self.enabled and not (sound and self.rows[-1].residual[-1].max() <= 1):
+        if self.enabled and not (sound and (self.rows[-1].residual[-1].max() <= 1 or self._falling())):
             best = self._best()
             energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
             least = float(proximal.total_energy(self.problem, best))
@@ -173,15 +189,22 @@ class Guard:
                 return self._end(self._restart(state, best), best, converged=False)
         return self._end(state, converged=False)
 
+    def _falling(self) -> bool:
+        """Whether the energy that was seen last is the least so far, and below what was seen first."""
+        first, last = (float(r.energy.sum() + r.prior.sum()) for r in (_row(self.rows[0], 0), _row(self.rows[-1], -1)))
+        return self.did == [] and last < first and last <= self.best_energy
+
     def _plain(self, state: State, options: Options) -> tuple[State, str]:
         """Messages until they converge, diverge or run out of iterations."""
         latest = nothing_seen(self.problem)
-        least, least_at, seen, chunk = np.inf, 0, 0, 10
+        # Large graphs are looked at after their first iteration: what their energies are compared with at the end.
+        least, least_at, seen, chunk = np.inf, 0, 0, 1 if is_large(self.problem) else 10
         while True:
             if self.left == 0:
                 return state, "limit"
-            state, latest, rows = self._advance(self.problem, state, options, latest, chunk, self.tolerance)
-            chunk = min(2 * chunk, CHUNK)
+            enough = Enough(self.tolerance, self.settled)
+            state, latest, rows = self._advance(self.problem, state, options, latest, chunk, enough)
+            chunk = min(max(10, 2 * chunk), CHUNK)
             residuals = rows.residual.max(1)
             energies = rows.energy.sum(1) + rows.prior.sum(1)
             for r in residuals:
@@ -194,6 +217,8 @@ class Guard:
                 return state, "diverging"
             if residuals[-1] <= self.tolerance:
                 return state, "converged"
+            if rows.settling[-1].max() <= self.settled:
+                return state, "settled"
             if not self.enabled:
                 continue
             if energies[-1] <= self.best_energy:
@@ -272,7 +297,7 @@ class Guard:
         state = proximal.recentre(problem, state, problem.start)
         if not proximal.finite(state.messages):
             state = self._empty(problem, state)
-        state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, tolerance)
+        state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, Enough(tolerance))
         residuals = rows.residual.max(1)
         if not proximal.finite(state.messages) or residuals[-1] > max(
             2 * residuals[: len(residuals) // 2 + 1].min(), tolerance
@@ -310,5 +335,7 @@ class Guard:
         )
         state = self._empty(problem, state)
         if self.left:
-            state, _, _ = self._advance(problem, state, self.options, nothing_seen(problem), CHUNK, self.tolerance)
+            state, _, _ = self._advance(
+                problem, state, self.options, nothing_seen(problem), CHUNK, Enough(self.tolerance)
+            )
         return self._with_points(proximal.recentre(self.problem, state, x), x)

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import bethe, linalg
-from .compiling import lean_jit
+from .compiling import keep_programs, lean_jit
 from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
 from .look import nothing_seen
 from .options import Options
 from .problem import Messages, Problem, State, belief, empty_state
-from .propagate import run
+from .propagate import Enough, run
 from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
 
 
@@ -28,6 +28,7 @@ class Status(enum.Enum):
     """How inference ended; the values are the sentences a user reads."""
 
     CONVERGED = "converged"
+    SETTLED = "the parameters have settled; activations may still move"
     ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
     DIVERGED = "diverged; the beliefs are those of the last good state"
 
@@ -158,7 +159,7 @@ def step(
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
-    return run(problem, state, options, nothing_seen(problem), jnp.asarray(1), jnp.asarray(0.0))[0]
+    return run(problem, state, options, nothing_seen(problem), jnp.asarray(1), Enough(jnp.asarray(0.0)))[0]
 
 
 def beliefs(
@@ -224,6 +225,7 @@ def infer(
     *,
     iterations: int = 1000,
     tolerance: float = 1e-3,
+    settled: float | None = None,
     damping: float | Damping = 0.0,
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
@@ -242,6 +244,9 @@ def infer(
     - `iterations`: at most so many full schedules.
     - `tolerance`: converged when the undamped proposed change of every belief is smaller: `|new mean - mean| / std`
         and `|log precision ratio|`.
+    - `settled`: also stop when the parameters (variables of that kind) have settled: the same change of their means is
+        smaller, root mean square over the parameters of each factor group. Activations at the kink of a `max` or a ReLU
+        may jump to and fro for ever, without any consequence for the parameters.
     - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
     - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
@@ -264,6 +269,7 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if not graph.factors:
         raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
+    keep_programs()
     problem = graph.problem(evidence, messages)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
     if init is None:
@@ -274,7 +280,9 @@ def infer(
         state = _carry_over(init, problem) if isinstance(init, Result) else init
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
-    outcome = Guard(problem, options, iterations, tolerance, guard).run(state)
+    if settled is not None and not settled >= 0:
+        raise ValueError(f"settled must be >= 0, or None, got {settled!r}")
+    outcome = Guard(problem, options, iterations, tolerance, guard, -1.0 if settled is None else settled).run(state)
     result = _result(graph, problem, outcome)
     if throw and result.status is Status.DIVERGED:
         raise InferenceError(result.message, result)
@@ -285,9 +293,13 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
     found = _all_beliefs(problem, outcome.state)
     if outcome.means is not None:
         found = {name: _with_mean(g, outcome.means[name]) for name, g in found.items()}
-    status = Status.DIVERGED if outcome.failed else Status.CONVERGED if outcome.converged else Status.ITERATION_LIMIT
+    good = Status.SETTLED if outcome.settled else Status.CONVERGED
+    status = Status.DIVERGED if outcome.failed else good if outcome.converged else Status.ITERATION_LIMIT
     names = [g.name for g in problem.groups]
-    residuals, energy, switched, priors = (np.asarray(x) for x in outcome.trace[:4])
+    seen = outcome.trace
+    residuals, energy, switched, priors = (
+        np.asarray(x) for x in (seen.residual, seen.energy, seen.switched, seen.prior)
+    )
     trace = Trace(
         np.max(residuals, axis=1, initial=0.0),
         {n: energy[:, i] for i, n in enumerate(names)},
@@ -301,7 +313,7 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
     if outcome.where is not None:
         g, iteration = outcome.where
         message = f"{message} (group '{names[g]}', iteration {iteration})"
-    if status is not Status.CONVERGED and outcome.means is None:
+    if status in (Status.ITERATION_LIMIT, Status.DIVERGED) and outcome.means is None:
         worst = int(np.argmax(residuals[-1]))
         message += f"; largest residual {residuals[-1, worst]:.2g} in group '{names[worst]}'"
     if outcome.did and outcome.failed:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from .batch import Batch
-from .compiling import release_memory
+from .compiling import keep_programs, release_memory
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph, all_proper
@@ -36,6 +36,29 @@ SWEEPS = 5
 _LOST = 100.0
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
 _MOST_PADDING = 0.75
+
+
+# Parameters whose means would move by less, in standard deviations, root mean square, have settled.
+SETTLED = 0.05
+# Of parameters: the first batch of B examples may move them by this over B of what it says ...
+_FIRST_STEP = 2.5
+# ... and no batch by more than this. Of activations: the damping.
+_LARGEST_STEP = 0.3
+_ACTIVATIONS = 0.5
+
+
+def damping_for(batch: int, known: float) -> Damping:
+    """The damping that a learner chooses for a batch of `B` examples when it knows `N` already.
+
+    Messages of all examples to a parameter are sent at once, and none knows of the others. Together they overshoot by
+    up to `B` times their share `B / (N + B)` of all that is known, so the step is
+
+        1 - damping = min(0.3, 2.5 (N + B) / B²)
+
+    (docs/performance.md has the measurements). Activations are damped by 0.5.
+    """
+    step = min(_LARGEST_STEP, _FIRST_STEP * (known + batch) / batch**2)
+    return Damping(parameters=1 - step, activations=_ACTIVATIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +90,11 @@ class Learner:
 
     - `net`: `gbp.Sequential(...)`.
     - `input_shape`: of one example; not needed if the network knows.
-    - `iterations`, `tolerance`, `damping`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
-        Parameters and activations want different damping.
+    - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
+    - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.05 standard
+        deviations.
+    - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
+        follows from the size of the batch and from how much is known already (`gbp.damping_for`).
     - `input_sigma`: standard deviation of noise on the inputs; None if they are what they are.
     - `input_prior`: a Gaussian, what is known of an input that is not observed; by default `N(0, 1)`.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
@@ -84,9 +110,9 @@ class Learner:
         net: Sequential,
         input_shape: tuple[int, ...] | None = None,
         *,
-        iterations: int = 50,
-        tolerance: float = 1e-3,
-        damping: float | Damping = Damping(parameters=0.95, activations=0.5),  # noqa: B008 (it is frozen)
+        iterations: int = 200,
+        tolerance: float | None = None,
+        damping: float | Damping | None = None,
         dropout: float | Damping = 0.0,
         schedule: Schedule | None = None,
         messages: str = "auto",
@@ -109,6 +135,7 @@ class Learner:
         if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
             twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
             raise ValueError(f"input_sigma must be a number > 0: {twice}")
+        keep_programs()
         self.net, self.input_shape = net, net._input_shape(input_shape)
         self.filtering = Filtering(alpha, process_noise, forgetting)
         self.options: dict[str, Any] = {
@@ -199,7 +226,7 @@ class Learner:
                 dtype=self.dtype,
                 throw=False,
                 **({"rounds": min(4, self.options["iterations"])} if noise else {}),
-                **self.options,
+                **self._how(batch.size, before),
             )
         except InferenceError as error:  # of the noise
             result = error.result
@@ -216,6 +243,23 @@ class Learner:
         else:
             self.failures += 1
         return self._report(result, batch, accepted)
+
+    def _how(self, batch: int, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
+        """Options of `gbp.infer` for the next batch, whose prior this is."""
+        out = dict(self.options)
+        if out["tolerance"] is None:
+            out |= {"tolerance": 1e-3, "settled": SETTLED}
+        if out["damping"] is None:
+            out["damping"] = damping_for(batch, self._known(batch, prior))
+        return out
+
+    def _known(self, batch: int, prior: Mapping[str, Gaussian]) -> float:
+        """How many examples the prior of a batch stands for: all that were seen, less what has been forgotten."""
+        if self.filtering.trivial or not self.examples:
+            return self.examples
+        now, before = (sum(float(np.asarray(g.lam).sum()) for g in p.values()) for p in (prior, self._posterior))
+        kept = min(now / before, 1.0)
+        return min(self.examples * kept, batch * kept / (1 - kept) if kept < 1 else np.inf)
 
     def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:
         message = result.message
@@ -328,7 +372,7 @@ class Learner:
             dtype=self.dtype,
             iterations=max(200, self.options["iterations"]) if loops else SWEEPS,
             tolerance=1e-4 if loops else 0.0,
-            damping=self.options["damping"] if loops else 0.0,
+            damping=self._how(batch.size, self._posterior)["damping"] if loops else 0.0,
             guard=loops,  # which would look at all examples together
             messages=self.options["messages"],
         )

@@ -21,6 +21,7 @@ class Latest(NamedTuple):
     """What was seen last of each group. All arrays have an element a group, `prior` an element a variable."""
 
     residual: Array
+    settling: Array  # how far the means of its parameters would move, root mean square
     energy: Array
     switched: Array
     prior: Array
@@ -37,7 +38,10 @@ def nothing_seen(problem: Problem) -> Latest:
     # Made by NumPy: outside of compiled code JAX would compile every operation for itself.
     zeros, infinite = np.zeros(len(problem.groups), dtype), np.full(len(problem.groups), np.inf, dtype)
     residual = np.where([bool(g.slots) for g in problem.groups], infinite, 0).astype(dtype)
-    return Latest(*map(jnp.asarray, (residual, zeros, zeros, np.zeros(len(problem.prior), dtype), infinite)))
+    learnt = [any(name in problem.parameters for name in g.variables) for g in problem.groups]
+    settling = np.where(learnt, infinite, 0).astype(dtype)
+    parts = residual, settling, zeros, zeros, np.zeros(len(problem.prior), dtype), infinite
+    return Latest(*map(jnp.asarray, parts))
 
 
 def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
@@ -49,14 +53,17 @@ def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
     # A step within the rounding of the mean itself is none: else precise variables would never come to rest.
     rounding = 16 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
     step = jnp.where(jnp.abs(step) <= rounding, 0, step)
+    squared, a, b = _squared_step(old, step), old.lam, new.lam
     if old.block:
-        squared = linalg.quadratic(old.lam, step)
-        a, b = (jnp.diagonal(x.lam, axis1=-2, axis2=-1) for x in (old, new))
-    else:
-        squared, a, b = step * step * old.lam, old.lam, new.lam
+        a, b = (jnp.diagonal(x, axis1=-2, axis2=-1) for x in (a, b))
     tiny = jnp.finfo(step.dtype).tiny
     ratio = jnp.max((jnp.maximum(a, b) + tiny) / (jnp.minimum(a, b) + tiny))
     return jnp.maximum(jnp.sqrt(jnp.max(squared)), jnp.log(ratio))
+
+
+def _squared_step(belief: Gaussian, step: Array) -> Array:
+    """In standard deviations, of each unit; of a block along its directions together."""
+    return linalg.quadratic(belief.lam, step) if belief.block else step * step * belief.lam
 
 
 class Visited(NamedTuple):
@@ -80,6 +87,11 @@ def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g
     full = join(group, inbound, proposed)
     means, new = means_of(problem, old), means_of(problem, full)
     changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
+    squares = [_squared_step(old[n], new[n] - means[n]) for n in group.variables if n in problem.parameters]
+    settling = latest.settling
+    if squares:
+        mean_square = jnp.sum(jnp.stack([jnp.sum(s) for s in squares])) / sum(s.size for s in squares)
+        settling = settling.at[g].set(jnp.where(jnp.isnan(mean_square), jnp.inf, jnp.sqrt(mean_square)))
     variance, last = after.noise[g], before.noise[g]
     if variance is not None and last is not None and group.noise_prior is not None:
         changes.append(jnp.abs(jnp.log(variance / last)) / (1 - options.noise_damping(g)))
@@ -101,6 +113,7 @@ def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g
             prior = prior.at[i].set(value)
     return latest._replace(
         residual=latest.residual.at[g].set(worst),
+        settling=settling,
         energy=latest.energy.at[g].set(energy),
         switched=latest.switched.at[g].set(switched),
         prior=prior,

@@ -9,14 +9,14 @@ from .layers.softmax import SoftmaxObservation
 from .network import Sequential
 
 
-def paper_classifier() -> Sequential:
+def paper_classifier(filters: int = 16) -> Sequential:
     """The paper's network for MNIST, FashionMNIST and CIFAR10 (Section 4.3), its standard deviations included.
 
     The paper does not give the priors of the biases. Means of the filters' prior are drawn at random, which tells the
     filters apart; those of the dense weights are zero, as in the paper.
     """
     return Sequential(
-        Conv2D(16, kernel=5, activation="leaky_relu", sigma=0.01, weight_prior=0.1, bias_prior=0.1, prior=3.0),
+        Conv2D(filters, kernel=5, activation="leaky_relu", sigma=0.01, weight_prior=0.1, bias_prior=0.1, prior=3.0),
         MaxPool2D(2, sigma=0.01, prior=3.0),
         Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
         SoftmaxObservation(sigma=0.01),

@@ -28,6 +28,7 @@ class Problem(eqx.Module):
     uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
+    parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
         """The edge sets `(group, slot)` of a variable."""

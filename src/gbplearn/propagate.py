@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +22,8 @@ from .visit import visit
 # Graphs with more edges than this are looked at every so many iterations only, and their visits are compiled apart.
 LARGE = 500_000
 EVERY = 10
+# ... or so many, where the parameters are waited for: they take 10 or 20.
+EVERY_SETTLING = 5
 # How many iterations one compiled call makes at most: the length of its trace.
 CHUNK = 50
 
@@ -73,10 +76,21 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
     return state, latest._replace(residual=jnp.maximum(latest.residual, waiting))
 
 
+class Enough(NamedTuple):
+    """When to stop: every residual is at most `tolerance`, or the parameters have settled to `settled` (< 0: never)."""
+
+    tolerance: float | Array
+    settled: float | Array = -1.0
+
+    def reached(self, latest: Latest) -> Any:
+        """By what was seen last."""
+        return (latest.residual.max() <= self.tolerance) | (latest.settling.max() <= self.settled)
+
+
 def _run(
-    problem: Problem, state: State, options: Options, latest: Latest, limit: Array, tolerance: Array
+    problem: Problem, state: State, options: Options, latest: Latest, limit: Array, enough: Enough
 ) -> tuple[State, Latest, Latest, Array]:
-    """Up to `limit <= CHUNK` iterations, fewer if all residuals fall to `tolerance` or an energy is not finite.
+    """Up to `limit <= CHUNK` iterations, fewer if that is enough or an energy is not finite.
 
     **Returns:** state, what was seen last, the same for each iteration, the number of iterations.
     """
@@ -85,7 +99,7 @@ def _run(
 
     def going(carry) -> Array:
         _, latest, _, i = carry
-        busy = (jnp.max(latest.residual) > tolerance) & ((i == 0) | jnp.isfinite(latest.total()))
+        busy = ~enough.reached(latest) & ((i == 0) | jnp.isfinite(latest.total()))
         return (i < limit) & busy
 
     def body(carry):
@@ -136,7 +150,7 @@ def _programs() -> int:
 
 
 def advance(
-    problem: Problem, state: State, options: Options, latest: Latest, limit: int, tolerance: float
+    problem: Problem, state: State, options: Options, latest: Latest, limit: int, enough: Enough
 ) -> tuple[State, Latest, Latest]:
     """Up to `limit <= CHUNK` iterations as `run`, in place; large graphs are looked at after at most `EVERY` of them.
 
@@ -144,12 +158,13 @@ def advance(
     was seen next.
     """
     if not is_large(problem) or fixed_order(problem, options) is None:
-        numbers = jnp.asarray(limit), jnp.asarray(tolerance, latest.residual.dtype)
-        state, latest, trace, count = run_in_place(problem, state, options, latest, *numbers)
+        numbers = Enough(*(jnp.asarray(x, latest.residual.dtype) for x in enough))
+        state, latest, trace, count = run_in_place(problem, state, options, latest, jnp.asarray(limit), numbers)
         return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)
     rows: list[Latest] = []
     while len(rows) < limit:
-        count, compiled = min(EVERY, limit - len(rows)), _programs()
+        every = EVERY if enough.settled < 0 else EVERY_SETTLING
+        count, compiled = min(every, limit - len(rows)), _programs()
         if count > 1:
             state = _sweep_in_place(problem, state, options, jnp.asarray(count - 1))
             if _programs() > compiled:
@@ -157,6 +172,6 @@ def advance(
                 release_memory()
         state, latest = _look_in_place(problem, state, options, latest)
         rows += count * [jax.tree.map(np.asarray, latest)]
-        if not (rows[-1].residual.max() > tolerance and np.isfinite(rows[-1].energy.sum() + rows[-1].prior.sum())):
+        if enough.reached(rows[-1]) or not np.isfinite(rows[-1].energy.sum() + rows[-1].prior.sum()):
             break
     return state, latest, jax.tree.map(lambda *r: np.stack(r), *rows)

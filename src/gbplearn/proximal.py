@@ -136,7 +136,9 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
         eta = linalg.information(p.lam, centre[name])
         prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
-    return Problem(tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, {}, problem.proper, frozenset())
+    return Problem(
+        tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, {}, problem.proper, frozenset(), frozenset()
+    )
 
 
 @lean_jit

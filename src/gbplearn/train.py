@@ -81,7 +81,7 @@ def prepare(
     checkpoint: Path | None = None,
     resume: bool = False,
     batch: int = 50,
-    iterations: int = 50,
+    iterations: int = 200,
     examples: int | None = None,
     seed: int = 0,
 ) -> Training:

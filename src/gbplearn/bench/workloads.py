@@ -1,0 +1,220 @@
+"""What is timed: one iteration of inference on graphs that people use, each with what it is compared to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..baselines.adam_steps import WAYS, first_moments, first_values, make_steps
+from ..data.images import load_images
+from ..factor import Factor
+from ..gaussian import Gaussian
+from ..graph import FactorGraph
+from ..inference import _options
+from ..layers.conv_transpose2d import ConvTranspose2D
+from ..layers.gaussian_observation import GaussianObservation
+from ..layers.pairwise_smoothing import PairwiseSmoothing
+from ..layers.upsample2d import Upsample2D
+from ..look import nothing_seen
+from ..models import paper_classifier
+from ..network import Sequential
+from ..problem import Problem, empty_state, with_known
+from ..propagate import EVERY, Enough, advance, fixed_order
+from ..robust import Tukey
+from ..schedule import Damping
+
+Run = Callable[[int], None]  # so many rounds, to the end
+FRAME = (258, 454, 3)  # of the paper's video
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Something to time.
+
+    **Arguments:**
+
+    - `run`: so many iterations, looks included as `gbp.infer` makes them.
+    - `messages`: sent in one iteration; `traffic`: bytes that one must move at least.
+    - `references`: what else is timed, by turns with it; the fastest counts.
+    """
+
+    run: Run
+    messages: int
+    traffic: int
+    references: dict[str, Run]
+
+
+def _traffic(problem: Problem, order: tuple[int, ...]) -> int:
+    """Bytes that must move: messages of a group are read and written, what its variables hear from others is read.
+
+    Pooled edge sets have a message a unit, and a reaction a factor. (Observed inputs and parameters are left out: they
+    are small, or stay in the cache.)
+    """
+    total = 0
+    for g in order:
+        group = problem.groups[g]
+        for i, slot in enumerate(group.slots):
+            units = int(np.prod(slot.edges.unit_shape))
+            total += 16 * (units if slot.pooled or slot.edges.injective else group.factors * slot.units)
+            total += 8 * units
+            total += 8 * group.factors * (slot.reaction == i)
+    return total
+
+
+def _workload(graph: FactorGraph, damping: Damping, messages: str, references: dict[str, Run]) -> Workload:
+    problem = with_known(graph.problem(None, messages))
+    options = _options(graph, problem, damping, 0.0, None, 1)
+    order = fixed_order(problem, options)
+    assert order is not None
+    box = [empty_state(problem, jax.random.PRNGKey(0), False), nothing_seen(problem)]
+
+    def run(iterations: int) -> None:
+        left = iterations
+        while left:
+            count = min(left, EVERY)
+            box[0], box[1], _ = advance(problem, box[0], options, box[1], count, Enough(-1.0))
+            left -= count
+        jax.block_until_ready(box[0])
+
+    sent = sum(problem.groups[g].edges for g in order)
+    return Workload(run, sent, _traffic(problem, order), references)
+
+
+def _images(shape: tuple[int, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """MNIST's, if they are at hand; else noise, with as many zeros as MNIST has."""
+    if shape == (28, 28, 1) and os.environ.get("GBPLEARN_DATA"):
+        data = load_images("mnist")
+        return np.asarray(data.train_x[:count]), np.asarray(data.train_y[:count])
+    rng = np.random.default_rng(0)
+    x = rng.random((count, *shape), dtype=np.float32)
+    if shape == (28, 28, 1):
+        x[:, :5] = x[:, -5:] = x[:, :, :5] = x[:, :, -5:] = 0
+    return x, rng.integers(0, 10, count)
+
+
+def _adam(x: np.ndarray, y: np.ndarray) -> dict[str, Run]:
+    images, labels = jnp.asarray(x, jnp.float32), jnp.asarray(y)
+
+    def make(way: str) -> Run:
+        values = first_values(x.shape[1:])
+        steps, box = make_steps(way), [values, first_moments(values)]
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                box[:] = steps.step(box[0], box[1], images, labels)
+                jax.block_until_ready(box)
+
+        return run
+
+    return {f"Adam step, {way}": make(way) for way in WAYS}
+
+
+def _forward(x: np.ndarray) -> dict[str, Run]:
+    images, values = jnp.asarray(x, jnp.float32), first_values(x.shape[1:])
+
+    def make(way: str) -> Run:
+        logits = make_steps(way).logits
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                logits(values, images).block_until_ready()
+
+        return run
+
+    return {f"forward pass, {way}": make(way) for way in WAYS}
+
+
+def _train(shape: tuple[int, ...], messages: str, batch: int = 50, filters: int | None = None) -> Workload:
+    x, y = _images(shape, batch)
+    net = paper_classifier() if filters is None else paper_classifier(filters)
+    graph = net.graph(net.batch(x, y).padded(batch))
+    return _workload(graph, Damping(0.95, 0.5), messages, _adam(x, y) if filters is None else {})
+
+
+def _predict(messages: str) -> Workload:
+    x, _ = _images((28, 28, 1), 200)
+    net = paper_classifier()
+    graph = net.graph(net.batch(x).padded(200), parameters="fixed")
+    return _workload(graph, Damping(0.0, 0.0), messages, _forward(x))
+
+
+def _pixels() -> GaussianObservation:
+    return GaussianObservation(sigma=0.2, robust=Tukey(0.2), robust_over=-1)
+
+
+def _video(*layers: object) -> Workload:
+    x = np.random.default_rng(0).random((1, *FRAME), dtype=np.float32)
+    net = Sequential(_pixels(), *layers)
+    return _workload(net.graph(net.batch(x)), Damping(0.8, 0.8), "auto", {})
+
+
+def _one_layer() -> Workload:
+    return _video(_paint(4, 0.1, 0.018, Tukey(1.4)))
+
+
+def _five_layers() -> Workload:
+    return _video(
+        _paint(4, 0.12, 0.15, Tukey(2.5)),
+        Upsample2D(2, sigma=0.03, prior=1.0),
+        _paint(8, 0.07, 0.3, None, "leaky_relu"),
+        Upsample2D(2, sigma=0.03, prior=1.0),
+        _paint(8, 0.07, 0.3, None, "leaky_relu"),
+    )
+
+
+def _paint(
+    filters: int, sigma: float, weights: float, robust: Tukey | None, activation: str = "linear"
+) -> ConvTranspose2D:
+    return ConvTranspose2D(
+        filters,
+        kernel=3,
+        sigma=sigma,
+        weight_prior=weights,
+        bias_prior=0.3,
+        prior=0.5,
+        activation=activation,
+        robust=robust,
+    )
+
+
+def _smoothing() -> Workload:
+    return _video(PairwiseSmoothing(sigma=1.3, robust=Tukey(0.35)))
+
+
+def _difference(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sin(b) - a
+
+
+def _million() -> Workload:
+    """A million factors of a user's own function, nonlinear, over a chain of scalars by index arrays."""
+    count, rng = 1_000_000, np.random.default_rng(0)
+    graph = FactorGraph()
+    x = graph.variable("x", (count + 1,), prior=Gaussian.from_moments(0.0, 1.0))
+    order = rng.permutation(count)
+    graph.add(Factor(_difference, (x[order], x[order + 1]), y=0.1, sigma=0.5, name="chain"))
+    return _workload(graph, Damping(0.0, 0.0), "per-edge", {})
+
+
+MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "mnist-train-pooled": partial(_train, MNIST, "pooled"),
+    "mnist-train-per-edge": partial(_train, MNIST, "per-edge"),
+    "mnist-predict-pooled": partial(_predict, "pooled"),
+    "mnist-predict-per-edge": partial(_predict, "per-edge"),
+    "cifar10-train-pooled": partial(_train, CIFAR, "pooled"),
+    "video-1-layer": _one_layer,
+    "video-5-layers": _five_layers,
+    "pairwise": _smoothing,
+    "million-factors": _million,
+}
+# How the time a factor changes with the size of the batch, and the number of filters.
+SCALING: dict[str, Callable[[], Workload]] = {
+    **{f"batch-{n}": partial(_train, MNIST, "pooled", n, 16) for n in (50, 100, 200, 400)},
+    **{f"filters-{n}": partial(_train, MNIST, "pooled", 50, n) for n in (8, 16, 32, 64)},
+}
