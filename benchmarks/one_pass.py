@@ -2,8 +2,9 @@
 
     python benchmarks/one_pass.py --data-dir FOLDER --seeds 0 1 2
 
-Each seed shuffles the images; each image is seen once, in batches of 50. Both are timed in CPU seconds of the process, data
-included, compiling not (it is reported beside). Adds a line a seed to results/ledger.jsonl, and writes one_pass.json.
+Each seed shuffles the images; each image is seen once, in batches of 50. Both are timed in CPU seconds of the process,
+data included, compiling not (it is reported beside). Adds a line a seed to results/ledger.jsonl, and writes
+one_pass.json.
 """
 
 import argparse

@@ -177,8 +177,9 @@ def test_hostile_json(good, tmp_path):
     refused(put_together("", header, body), tmp_path, "not JSON")
     refused(put_together('{"format":1,"format":1}', header, body), tmp_path, "twice")
     refused(put_together({**facts, "batches": float("nan")}, header, body), tmp_path, "NaN is no number")
-    refused(put_together(json.dumps(facts).replace("0.001", "1e999"), header, body), tmp_path, "too large")
-    refused(put_together(json.dumps(facts).replace("0.001", "9" * 10**4), header, body), tmp_path, "not JSON")
+    text = json.dumps({**facts, "settings": {**facts["settings"], "tolerance": 0.001}})
+    refused(put_together(text.replace("0.001", "1e999"), header, body), tmp_path, "too large")
+    refused(put_together(text.replace("0.001", "9" * 10**4), header, body), tmp_path, "not JSON")
     for missing in facts:
         fewer = {name: value for name, value in facts.items() if name != missing}
         refused(put_together(fewer, header, body), tmp_path, missing)

@@ -251,7 +251,8 @@ def test_messages_that_diverge_leave_the_posterior_alone():
     """Features that hardly differ, hardly any noise or damping, no guard: see docs/divergence.md."""
     rng = np.random.default_rng(0)
     layers = gbp.Dense(2, sigma=1e-3, weight_prior=1.0, weight_init=0.0), gbp.GaussianObservation(sigma=1e-3)
-    student = gbp.Learner(gbp.Sequential(*layers, input_shape=3), iterations=600, damping=1e-6, guard=False)
+    hopeless = {"iterations": 600, "tolerance": 1e-3, "damping": 1e-6, "guard": False}
+    student = gbp.Learner(gbp.Sequential(*layers, input_shape=3), **hopeless)
     before = copies(student.posterior)
     report = student.update(1 + 0.1 * rng.standard_normal((12, 3)), rng.standard_normal((12, 2)))
     assert (report.accepted, report.status) == (False, gbp.Status.DIVERGED)
@@ -426,7 +427,7 @@ def check_memory(net, batch, modes):
         problem = graph.problem(None, mode)
         state = jax.eval_shape(lambda p=problem: empty_state(p, jax.random.PRNGKey(0), False))
         options = _options(graph, problem, 0.5, 0.0, None, 1)
-        numbers = look.nothing_seen(problem), jnp.asarray(10), jnp.asarray(1e-3)
+        numbers = look.nothing_seen(problem), jnp.asarray(10), propagate.Enough(jnp.asarray(1e-3))
         compiled = propagate.run_in_place.lower(problem, state, options, *numbers).compile()
         used = compiled.memory_analysis().temp_size_in_bytes
         assert used / 3 < net.memory(batch)[mode] < 3 * used

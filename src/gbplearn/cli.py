@@ -139,7 +139,7 @@ class Inspect:
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """Time an iteration of inference on networks and graphs, beside one step of Adam and bare memory traffic: minutes."""
+    """Time an iteration of inference on networks and graphs, beside a step of Adam and bare memory traffic."""
 
     workloads: tyro.conf.Positional[tuple[str, ...]] = ()
     """Which; by default all. (With $GBPLEARN_DATA set, MNIST's own images are used.)"""

@@ -39,6 +39,7 @@ _WEIGHT_LIMIT = 1e6
 _INNER = 25  # iterations for one proximal step at most
 _MEMORY = 20  # earlier directions that a new one is made conjugate to
 _REST = 4  # steps whose gain estimates what is left
+_LEAST = 5  # iterations before parameters count as settled: what is observed must have reached them
 _STALLED = 300  # iterations without progress of the residual that count as not converging ...
 _RESTLESS = 0.1  # ... if it is larger than this
 
@@ -202,9 +203,9 @@ class Guard:
         while True:
             if self.left == 0:
                 return state, "limit"
-            enough = Enough(self.tolerance, self.settled)
+            enough = Enough(self.tolerance, self.settled if seen >= _LEAST else -1.0)
             state, latest, rows = self._advance(self.problem, state, options, latest, chunk, enough)
-            chunk = min(max(10, 2 * chunk), CHUNK)
+            chunk = _LEAST - 1 if chunk == 1 else min(max(10, 2 * chunk), CHUNK)
             residuals = rows.residual.max(1)
             energies = rows.energy.sum(1) + rows.prior.sum(1)
             for r in residuals:
@@ -217,7 +218,7 @@ class Guard:
                 return state, "diverging"
             if residuals[-1] <= self.tolerance:
                 return state, "converged"
-            if rows.settling[-1].max() <= self.settled:
+            if seen >= _LEAST and rows.settling[-1].max() <= self.settled:
                 return state, "settled"
             if not self.enabled:
                 continue

@@ -39,7 +39,7 @@ _MOST_PADDING = 0.75
 
 
 # Parameters whose means would move by less, in standard deviations, root mean square, have settled.
-SETTLED = 0.05
+SETTLED = 0.03
 # Of parameters: the first batch of B examples may move them by this over B of what it says ...
 _FIRST_STEP = 2.5
 # ... and no batch by more than this. Of activations: the damping.
@@ -91,7 +91,7 @@ class Learner:
     - `net`: `gbp.Sequential(...)`.
     - `input_shape`: of one example; not needed if the network knows.
     - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
-    - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.05 standard
+    - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
         deviations.
     - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
         follows from the size of the batch and from how much is known already (`gbp.damping_for`).
@@ -226,7 +226,7 @@ class Learner:
                 dtype=self.dtype,
                 throw=False,
                 **({"rounds": min(4, self.options["iterations"])} if noise else {}),
-                **self._how(batch.size, before),
+                **self._how(batch, before),
             )
         except InferenceError as error:  # of the noise
             result = error.result
@@ -244,22 +244,24 @@ class Learner:
             self.failures += 1
         return self._report(result, batch, accepted)
 
-    def _how(self, batch: int, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
-        """Options of `gbp.infer` for the next batch, whose prior this is."""
+    def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
+        """Options of `gbp.infer` for a batch, whose prior this is."""
         out = dict(self.options)
         if out["tolerance"] is None:
             out |= {"tolerance": 1e-3, "settled": SETTLED}
         if out["damping"] is None:
-            out["damping"] = damping_for(batch, self._known(batch, prior))
+            # Without a label an example has nothing to say.
+            teaching = max(1, batch.size if self.net.head is None else int(batch.labelled.sum()))
+            out["damping"] = damping_for(teaching, self._known(teaching, prior))
         return out
 
     def _known(self, batch: int, prior: Mapping[str, Gaussian]) -> float:
         """How many examples the prior of a batch stands for: all that were seen, less what has been forgotten."""
         if self.filtering.trivial or not self.examples:
-            return self.examples
+            return float(self.examples)
         now, before = (sum(float(np.asarray(g.lam).sum()) for g in p.values()) for p in (prior, self._posterior))
         kept = min(now / before, 1.0)
-        return min(self.examples * kept, batch * kept / (1 - kept) if kept < 1 else np.inf)
+        return min(self.examples * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
 
     def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:
         message = result.message
@@ -372,7 +374,7 @@ class Learner:
             dtype=self.dtype,
             iterations=max(200, self.options["iterations"]) if loops else SWEEPS,
             tolerance=1e-4 if loops else 0.0,
-            damping=self._how(batch.size, self._posterior)["damping"] if loops else 0.0,
+            damping=self._how(batch, self._posterior)["damping"] if loops else 0.0,
             guard=loops,  # which would look at all examples together
             messages=self.options["messages"],
         )

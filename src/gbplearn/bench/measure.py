@@ -1,4 +1,4 @@
-"""Timing: warm-up, then by turns with what it is compared to, the median of 7. Each workload has a process of its own."""
+"""Timing: warm-up, then by turns with what it is compared to, the median of 7; each workload in its own process."""
 
 from __future__ import annotations
 

@@ -1,0 +1,131 @@
+"""Few iterations: when learning stops, how it is damped, and that what was compiled is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gbplearn as gbp
+from gbplearn import compiling
+from gbplearn.visit import cheap_uniform
+
+
+def regression():
+    """Bayesian linear regression: parameters with a closed form."""
+    rng = np.random.default_rng(0)
+    rows, sigma = rng.standard_normal((30, 4)), 0.5
+    y = rows @ [1.0, -2.0, 0.5, 0.0] + sigma * rng.standard_normal(30)
+    graph = gbp.FactorGraph()
+    w = graph.variable("w", (4,), prior=gbp.Gaussian.from_moments(0.0, 1.0), kind="parameter")
+    graph.add(gbp.Factor(lambda row, w: row @ w, (rows, w[None]), y=y, sigma=sigma, linear=True, name="rows"))
+    precision = np.eye(4) + rows.T @ rows / sigma**2
+    return graph, np.linalg.solve(precision, rows.T @ y / sigma**2)
+
+
+def test_parameters_that_have_settled_are_within_what_was_asked():
+    graph, mean = regression()
+    exact = gbp.infer(graph, tolerance=1e-5, damping=0.5)
+    result = gbp.infer(graph, tolerance=1e-5, settled=0.05, damping=0.5)
+    assert (exact.status, result.status) == (gbp.Status.CONVERGED, gbp.Status.SETTLED)
+    assert 5 <= result.iterations < exact.iterations
+    np.testing.assert_allclose(exact["w"].mean, mean, atol=1e-4)
+    # Undamped, the next step would be at most 0.05; what is left of a sequence that halves is twice that.
+    off = np.sqrt(np.mean(((result["w"].mean - mean) / result["w"].std) ** 2))
+    assert off < 0.1
+
+
+def test_without_parameters_nothing_settles():
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (3,), prior=gbp.Gaussian.from_moments(0.0, 1.0))
+    graph.add(gbp.Factor(lambda a: a, (x[:],), y=1.0, sigma=1.0, linear=True))
+    assert gbp.infer(graph, settled=10.0).status is gbp.Status.CONVERGED
+    with pytest.raises(ValueError, match="settled must be >= 0"):
+        gbp.infer(graph, settled=-1.0)
+
+
+@given(batch=st.integers(1, 1000), known=st.floats(0, 1e6))
+def test_the_damping_of_a_batch(batch, known):
+    """Less for small batches, less the more is known, never below 0.7."""
+    damping = gbp.damping_for(batch, known)
+    assert 0.7 <= damping.parameters < 1
+    assert damping.activations == 0.5
+    assert gbp.damping_for(batch, known + 100).parameters <= damping.parameters
+    assert gbp.damping_for(batch + 10, known).parameters >= damping.parameters - 1e-12
+
+
+def test_the_damping_of_the_first_batches_of_the_paper():
+    found = [gbp.damping_for(50, 50.0 * i).parameters for i in (0, 1, 4, 100)]
+    np.testing.assert_allclose(found, [0.95, 0.9, 0.75, 0.7])
+
+
+def test_what_is_forgotten_is_not_known():
+    """With a forgetting of 0.5 the prior never stands for more than one more batch."""
+    net = gbp.Sequential(gbp.Dense(1, sigma=0.1), gbp.GaussianObservation(0.1), input_shape=(2,))
+    student = gbp.Learner(net, forgetting=0.5)
+    student.examples = 1000
+    half = {n: gbp.Gaussian(g.eta / 2, g.lam / 2) for n, g in student.posterior.items()}
+    assert student._known(10, half) == pytest.approx(10.0, rel=1e-5)
+    faithful = gbp.Learner(net)
+    faithful.examples = 1000
+    assert faithful._known(10, faithful.posterior) == 1000
+
+
+def test_cheap_numbers_are_uniform_and_depend_on_the_key():
+    key, other = jax.random.split(jax.random.PRNGKey(0))
+    x, y, again = (np.asarray(cheap_uniform(k, 100_000)) for k in (key, other, key))
+    np.testing.assert_array_equal(x, again)
+    assert x.min() >= 0
+    assert x.max() < 1
+    counts = np.histogram(x, 50, (0, 1))[0]
+    assert ((counts - 2000) ** 2 / 2000).sum() < 95  # chi square, 49 degrees of freedom: 1 in 10,000
+    for a, b in ((x, y), (x[1:], x[:-1]), (x[64:], x[:-64])):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.015
+
+
+def test_compiled_programs_are_kept_in_the_users_folder(monkeypatch, tmp_path):
+    keep, before = compiling.keep_programs.__wrapped__, jax.config.jax_compilation_cache_dir
+    assert keep() is None  # the tests told JAX of a folder of their own
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.setenv("GBPLEARN_CACHE", "0")
+        assert keep() is None
+        assert jax.config.jax_compilation_cache_dir is None
+        monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path / "own"))
+        assert keep() == tmp_path / "own"
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.delenv("GBPLEARN_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert keep() == tmp_path / "gbplearn"
+        jax.config.update("jax_compilation_cache_dir", None)
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path / "file" / "below"))
+        assert keep() is None  # nowhere to put it: no harm
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@pytest.mark.slow
+def test_a_second_process_finds_what_the_first_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path))
+    code = """if True:
+        import jax, numpy as np, gbplearn as gbp
+        compiled = []
+        jax.monitoring.register_event_listener(lambda event, **_: compiled.append(event))
+        net = gbp.Sequential(gbp.Dense(2), gbp.GaussianObservation(), input_shape=(3,))
+        gbp.Learner(net).update(np.ones((5, 3)), np.ones((5, 2)))
+        print(sum("cache_misses" in e for e in compiled), sum("cache_hits" in e for e in compiled))
+    """
+    first, second = (
+        [int(n) for n in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()]
+        for _ in range(2)
+    )
+    assert list(tmp_path.iterdir())
+    assert second[1] > first[1]
+    assert second[1] >= 1
