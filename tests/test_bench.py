@@ -1,4 +1,4 @@
-"""`gbplearn bench`: what it compares, and when it complains. (What it times is not tested: a test must not depend on it.)"""
+"""`gbplearn bench`: what it compares, and when it complains. (No test depends on what it times.)"""
 
 from __future__ import annotations
 
@@ -38,14 +38,9 @@ def test_traffic_by_hand():
 
 
 def test_a_workload_sends_what_it_says():
-    work = workloads._workload(
-        gbp.Sequential(gbp.Dense(2), gbp.GaussianObservation(), input_shape=(3,)).graph(
-            np.ones((5, 3)), np.ones((5, 2))
-        ),
-        gbp.Damping(0.5, 0.5),
-        "per-edge",
-        {},
-    )
+    net = gbp.Sequential(gbp.Dense(2), gbp.GaussianObservation(), input_shape=(3,))
+    graph = net.graph(np.ones((5, 3)), np.ones((5, 2)))
+    work = workloads._workload(graph, gbp.Damping(0.5, 0.5), "per-edge", {})
     work.run(12)
     assert work.messages == 50 + 10
 
