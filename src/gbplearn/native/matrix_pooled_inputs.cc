@@ -59,6 +59,28 @@ struct Inputs {
       }
   }
 
+  // Products of a row with the weights of two channels.
+  INLINE void products(int64_t one, int64_t two, const float* at, const float* squares, const float* variance,
+                       Vec (&sums)[2], Vec (&wides)[2], Vec (&mores)[2]) const {
+    Vec acc[3][2][2]{};
+    for (int64_t k = 0; k < width; k += 2 * LANES)
+      for (int u = 0; u < 2; ++u) {
+        int64_t i = k + u * LANES;
+        Vec a = load(at + i), b = load(squares + i), e = load(variance + i);
+        for (int h = 0; h < 2; ++h) {
+          int64_t q = (h ? two : one) * width + i;
+          acc[0][h][u] += a * load(w + q);
+          acc[1][h][u] += b * load(v + q);
+          acc[2][h][u] += e * load(w2 + q);
+        }
+      }
+    for (int h = 0; h < 2; ++h) {
+      sums[h] = acc[0][h][0] + acc[0][h][1];
+      wides[h] = acc[1][h][0] + acc[1][h][1];
+      mores[h] = acc[2][h][0] + acc[2][h][1];
+    }
+  }
+
   // All that is said of one row.
   template <bool L>
   void row(int64_t r, float* mean, float* variance, float* moved) const {
@@ -79,21 +101,16 @@ struct Inputs {
       store(squares + k, point * point);
     }
     Looked looked;
+    Vec sums[2], wides[2], mores[2];  // of two channels, that share what is read of the row
     for (int64_t j = 0; j < c; ++j) {
-      const float *wj = w + j * width, *vj = v + j * width, *qj = w2 + j * width;
-      Vec sums[2]{}, wides[2]{}, mores[2]{}, moves{};
-      for (int64_t k = 0; k < width; k += 2 * LANES)
-        for (int h = 0; h < 2; ++h) {
-          int64_t i = k + h * LANES;
-          sums[h] += load(at + i) * load(wj + i);
-          wides[h] += load(squares + i) * load(vj + i);
-          mores[h] += load(variance + i) * load(qj + i);
-        }
+      if (j % 2 == 0) products(j, std::min<int64_t>(j + 1, c - 1), at, squares, variance, sums, wides, mores);
+      const float* wj = w + j * width;
+      Vec moves{};
       if (start)
         for (int64_t k = 0; k < width; k += LANES) moves += load(moved + k) * load(wj + k);
-      int64_t f = r * c + j;
-      float sum = across(sums[0] + sums[1]) + d[j], s = sum > 0 ? 1 : slope, step = across(moves);
-      float of_params = s * s * (across(wides[0] + wides[1]) + vd[j]), of_rows = s * s * across(mores[0] + mores[1]);
+      int64_t f = r * c + j, h = j % 2;
+      float sum = across(sums[h]) + d[j], s = sum > 0 ? 1 : slope, step = across(moves);
+      float of_params = s * s * (across(wides[h]) + vd[j]), of_rows = s * s * across(mores[h]);
       float value = s * (sum + step), off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
       float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
       float outside_eta, outside_lam;
