@@ -34,7 +34,7 @@ struct Inputs {
   float *d, *vd;        // (c)
   float *x, *x2;        // (n, width): where it is linearised
   float *share, *gain;  // (n, c): -s R / S, s² / S
-  float* looks;         // (n, COUNT)
+  float* looks;         // (2, n, COUNT): at y, at the rows
 
   // Means and variances of the parameters from input `begin` to `end`.
   void prepare(int64_t begin, int64_t end) const {
@@ -132,6 +132,7 @@ struct Inputs {
       gain[f] = s * s * part * outside_lam;
     }
     if constexpr (L) looked.write(looks + r * Looked::COUNT);
+    Looked of_row;
     for (int64_t k = 0; k < p; k += LANES) {
       Vec eta{}, lam{};
       for (int64_t j = 0; j < c; ++j) {
@@ -139,10 +140,19 @@ struct Inputs {
         lam += gain[r * c + j] * load(w2 + j * width + k);
       }
       int64_t i = r * p + k, count = p - k;
+      if constexpr (L) {
+        Vec outside_eta, outside_lam;
+        Mask inside = first_of(count);
+        of_x.sum(i, count, outside_eta, outside_lam);
+        Vec m = of_row.change(outside_eta + load(x_eta + i, count, 0), outside_lam + load(x_lam + i, count, 0),
+                              outside_eta + eta + lam * load(mean + k), outside_lam + lam, inside);
+        of_row.add_prior(m, of_x.eta[0].at(i, count, 0), of_x.lam[0].at(i, count, 1), inside);
+      }
       finish(eta, lam, load(mean + k), keep_x, load(x_eta + i, count, 0), load(x_lam + i, count, 0));
       store(new_x_eta + i, eta, count);
       store(new_x_lam + i, lam, count);
     }
+    if constexpr (L) of_row.write(looks + (n + r) * Looked::COUNT);
   }
 
   // Messages to the parameters of channels [j, j + C) and 2 x 8 inputs from k on.
@@ -188,7 +198,8 @@ struct Inputs {
 // Arguments: start of the rows, or empty; noise, measurements (F or 1), weight (F or fewer); reactions of parameters and
 // of rows (F); numbers: how much is kept of messages to rows, w, d and y, whether it is the first visit, how many arrays
 // follow for each; the own messages (eta, lam) to rows (n, p), w (p, c), d (c,), y (n, c); then pairs of what each hears
-// from outside. Results: the new messages, in that order; the reactions; and if it is there, a look at y.
+// from outside. Results: the new messages, in that order; the reactions; and if they are there, looks at y
+// and at the rows.
 ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
   enum { START, NOISE, MEASURED, WEIGHT, OF_W, OF_X, NUMBERS, X, W = 9, D = 11, Y = 13, REST = 15 };
   Arguments args{in, out};
@@ -201,7 +212,7 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
   Room room;
   float* of_w = room.take(3 * c * width, 0.0f);
   float *of_d = room.take(2 * c), *rows = room.take(2 * n * width), *sums = room.take(2 * n * c);
-  std::vector<float> looks(n * Looked::COUNT, 0.0f);
+  std::vector<float> looks(2 * n * Looked::COUNT, 0.0f);
   Inputs a{n, p, c, width, slope, numbers[0], numbers[1], numbers[2], numbers[3], moved ? args.data(START) : nullptr,
            Inbound(args, at[0], at[1]), Inbound(args, at[1], at[2]), Inbound(args, at[2], at[3]),
            Inbound(args, at[3], at[4]), args.data(X), args.data(X + 1), args.data(W), args.data(W + 1), args.data(D),
@@ -234,7 +245,11 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
     }
   });
   a.to_bias();
-  if (looking) join_looks(looks, args.result(10));
+  if (looking) {
+    auto middle = looks.begin() + n * Looked::COUNT;
+    join_looks({looks.begin(), middle}, args.result(10));
+    join_looks({middle, looks.end()}, args.result(11));
+  }
   return ffi::Error::Success();
 }
 

@@ -133,11 +133,12 @@ def _change(looked: Array) -> Array:
     return jnp.where(looked[2] == 0, change, jnp.inf)
 
 
-def _looked(name: str, looked: list[Array]) -> Looked | None:
-    """From what a matrix kernel says of `y`; nothing if it was not asked."""
+def _looked(names: list[str], looked: list[Array]) -> Looked | None:
+    """From what a matrix kernel says of `y`, and of its rows; nothing if it was not asked."""
     if not looked:
         return None
-    return Looked({name: _change(looked[0])}, {name: looked[0][4]}, looked[0][3])
+    pairs = list(zip(names, looked))
+    return Looked({n: _change(x) for n, x in pairs}, {n: x[4] for n, x in pairs}, looked[0][3])
 
 
 def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
@@ -162,13 +163,13 @@ def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, loo
     args += [*reactions, _numbers(*keep, *numbers, *(len(h) for h in hear))]
     first = len(args)  # own messages begin here; the reactions lie before the numbers
     aliases = {first + i: i for i in range(len(own))} | {4 + i: len(own) + i for i in range(len(reactions))}
-    shapes = [x.shape for x in (*own, *reactions)] + [_LOOKED] * looking
+    shapes = [x.shape for x in (*own, *reactions)] + [_LOOKED] * len(reactions) * looking
     results = call(name, shapes, [*args, *own, *(x for h in hear for x in h)], aliases, form.slope)
     now = [Gaussian(a, b) for a, b in zip(results[0 : 2 * count : 2], results[1 : 2 * count : 2])]
     held = dict(zip(holders, results[2 * count :]))
     proposed = [undamped(old, new, weight) for old, new, weight in zip(said, now, keep)]
     out = [Messages(None, m, held.get(s)) for s, m in enumerate(now)]
-    return Visited(out, proposed, _looked(names[-1], results[2 * count + len(reactions) :]))
+    return Visited(out, proposed, _looked([names[-1], names[0]], results[2 * count + len(reactions) :]))
 
 
 def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
@@ -201,7 +202,9 @@ def _matrix_edges(problem: Problem, state: State, options: Options, g: int, look
         out.append(Messages(on_edges, on_units))
         proposed.append(undamped(m.seen.own[s], on_units, damp[s]))
     new = Gaussian(eta, lam)
-    return Visited([*out, Messages(None, new)], [*proposed, undamped(said, new, damp[y])], _looked(names[y], rest[12:]))
+    return Visited(
+        [*out, Messages(None, new)], [*proposed, undamped(said, new, damp[y])], _looked([names[y]], rest[12:])
+    )
 
 
 def _tile_max(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
