@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,14 +15,21 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/gbplearn/native")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
-# Instructions of all x86 processors since 2015; which of the two libraries is loaded is decided where it runs.
-WIDE = ["-march=x86-64-v3"]
+# Of all x86 processors since 2015; which of the two libraries is loaded is decided where it runs.
+WIDE = ["-mavx2", "-mfma"]
 
 
-def compiler() -> str | None:
-    """The C++ compiler, None if there is none or it is not wanted."""
+def compiler() -> list[str] | None:
+    """The words that call the C++ compiler, None if there is none or it is not wanted."""
+    words = shlex.split(os.environ.get("CXX", "g++"))
     wanted = os.environ.get("GBPLEARN_BUILD_NATIVE", "1") != "0" and sys.platform.startswith("linux")
-    return shutil.which(os.environ.get("CXX", "g++")) if wanted else None
+    return words if wanted and words and all(shutil.which(w) for w in words[:1]) else None
+
+
+def stamp(folder: Path) -> str:
+    """Of the sources, as `library.py` computes it: a library of other sources is not loaded."""
+    sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
 
 
 class NativeKernels(BuildHookInterface):
@@ -32,22 +41,28 @@ class NativeKernels(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict) -> None:
         """Compile."""
-        if self.target_name != "wheel" or not compiler():
+        words = compiler()
+        if self.target_name != "wheel" or words is None:
+            return
+        try:
+            import jaxlib
+        except ImportError:
+            self.app.display_warning("gbplearn: native kernels were not built: there is no jaxlib with their headers")
             return
         folder = Path(self.root) / FOLDER
-        variants = {"kernels.so": []} | ({"kernels_wide.so": WIDE} if platform.machine() == "x86_64" else {})
-        import jaxlib
-
         headers = str(Path(jaxlib.__file__).parent / "include")
+        variants = {"kernels.so": []} | ({"kernels_wide.so": WIDE} if platform.machine() == "x86_64" else {})
         sources = sorted(str(p) for p in folder.glob("*.cc"))
         for name, flags in variants.items():
-            out = folder / name
-            command = [compiler(), *FLAGS, *flags, "-isystem", headers, *sources, "-o", f"{out}.new"]
+            out, new = folder / name, folder / f"{name}.new"
+            stamped = f'-DGBPLEARN_STAMP="{stamp(folder)}"'
+            command = [*words, *FLAGS, *flags, stamped, "-isystem", headers, *sources, "-o", str(new)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                self.app.display_warning(f"gbplearn: native kernels were not built\n{done.stderr[-2000:]}")
-                return
-            os.replace(f"{out}.new", out)  # a library that is in use stays what it was
+                self.app.display_warning(f"gbplearn: {name} was not built\n{done.stderr[-2000:]}")
+                out.unlink(missing_ok=True)
+                continue
+            os.replace(new, out)  # a library that is in use stays what it was
             build_data["artifacts"].append(str(FOLDER / name))
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True

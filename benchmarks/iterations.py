@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 LEDGER = HERE.parent / "results" / "ledger.jsonl"
 IMAGES = HERE.parent / "docs" / "images"
 EXAMPLES, BATCH, SEEDS = 1600, 50, (0, 1, 2)
-FIXED = (5, 10, 20, 50, 100, 500)
+FIXED = (10, 20, 50, 100, 500)
 ADAPTIVE = (0.2, 0.1, 0.05, 0.03)
 
 

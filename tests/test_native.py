@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 import gbplearn as gbp
 from gbplearn import inference
+from gbplearn.layers.activation import linear
+from gbplearn.layers.dense import DenseKind
+from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.look import nothing_seen
 from gbplearn.native import available, built, library
 from gbplearn.native.visits import kernel_for
@@ -175,13 +178,18 @@ def test_they_can_be_turned_off(monkeypatch):
 
 
 def test_a_library_that_does_not_load_is_no_harm(monkeypatch, tmp_path):
-    broken = tmp_path / "kernels.so"
+    broken, kernels = tmp_path / "kernels.so", library.FOLDER / "kernels.so"
     broken.write_bytes(b"this is no library")
     monkeypatch.setattr(library, "FOLDER", tmp_path)
     library._load.cache_clear()
     try:
         assert not built()
         assert "OSError" in (library._load() or "")
+        if not list(kernels.parent.glob("kernels.so")):
+            return
+        broken.write_bytes(kernels.read_bytes())  # built of sources that are not these
+        library._load.cache_clear()
+        assert "built of other sources" in (library._load() or "")
     finally:
         library._load.cache_clear()
 
@@ -203,3 +211,39 @@ def test_kernels_look_as_xla_does(monkeypatch, messages):
         found.append(seen)
     for name in ("residual", "energy", "switched", "prior"):
         np.testing.assert_allclose(getattr(found[0], name), getattr(found[1], name), rtol=2e-3, err_msg=name)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("std", "sigma"), [(1e4, 1e-4), (1e5, 3e-4), (1e7, 1e-2)])
+def test_vague_priors_beside_precise_measurements(std, sigma):
+    """Where an edge holds nearly all of what is uncertain of its factor: lam = 1 / sigma², as if it were alone."""
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (3, 2), prior=gbp.Gaussian.from_moments(0.0, std))
+    graph.add(gbp.Factor(lambda a: jnp.stack([a[0], 2 * a[1]]), (x[:],), y=[[1.0, 2.0]] * 3, sigma=sigma, linear=True))
+    result = gbp.infer(graph)
+    np.testing.assert_allclose(result["x"].lam, np.tile([1 / sigma**2, 4 / sigma**2], (3, 1)), rtol=1e-4)
+    np.testing.assert_allclose(result["x"].mean, 1.0, rtol=1e-5)
+
+
+@needs_kernels
+def test_the_largest_of_observed_pixels(monkeypatch):
+    """Observed pixels have a precision beyond all others: their means are compared all the same."""
+    graph, prior = gbp.FactorGraph(), gbp.Gaussian.from_moments(0.0, 2.0)
+    x = graph.variable("x", (1, 2, 2, 1), prior=prior)
+    y = graph.variable("y", (1, 1, 1, 1), prior=prior)
+    graph.add(gbp.Factor(MaxPoolKind((2, 2)), (x, y), sigma=0.1, name="pool"))
+    values, seen = np.array([1.0, 2.0, 5.0, 0.0]).reshape(1, 2, 2, 1), np.array([True, True, True, False])
+    graph.observe("x", values, seen.reshape(1, 2, 2, 1))
+    assert gbp.infer(graph)["y"].mean.item() == pytest.approx(5 * 100 / (100 + 0.25), rel=1e-4)
+
+
+@needs_kernels
+def test_reactions_that_are_shared_otherwise_are_left_to_xla():
+    """All variables of one kind share one reaction term."""
+    graph, prior = gbp.FactorGraph(), gbp.Gaussian.from_moments(0.5, 1.0)
+    of = [graph.variable(n, s, prior=prior) for n, s in {"x": (4, 3), "w": (3, 2), "d": 2, "y": (4, 2)}.items()]
+    graph.add(gbp.Factor(DenseKind(linear), tuple(of), sigma=0.5, name="layer"))
+    problem = graph.problem(None, "pooled")
+    options = inference._options(graph, problem, 0.5, 0.0, None, 1)
+    assert kernel_for(problem, options, 0) is None
+    assert gbp.infer(graph, damping=0.5, messages="pooled").status is gbp.Status.CONVERGED

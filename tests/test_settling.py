@@ -40,6 +40,19 @@ def test_parameters_that_have_settled_are_within_what_was_asked():
     assert off < 0.1
 
 
+def test_means_at_rest_are_not_enough():
+    """A batch that agrees with its prior moves no mean; the posterior must be as narrow as it would be otherwise."""
+    net = gbp.Sequential(
+        gbp.Dense(1, sigma=0.1, weight_prior=1.0, weight_init=0.0), gbp.GaussianObservation(0.1), input_shape=(2,)
+    )
+    x = np.random.default_rng(0).standard_normal((50, 2))
+    found = [gbp.Learner(net, iterations=500, **how) for how in ({}, {"tolerance": 1e-4})]
+    for learner in found:
+        learner.update(x, np.zeros((50, 1)))
+    settled, exact = (np.asarray(f.posterior["dense/weight"].std) for f in found)
+    np.testing.assert_allclose(settled, exact, rtol=0.05)
+
+
 def test_without_parameters_nothing_settles():
     graph = gbp.FactorGraph()
     x = graph.variable("x", (3,), prior=gbp.Gaussian.from_moments(0.0, 1.0))
@@ -69,8 +82,11 @@ def test_what_is_forgotten_is_not_known():
     net = gbp.Sequential(gbp.Dense(1, sigma=0.1), gbp.GaussianObservation(0.1), input_shape=(2,))
     student = gbp.Learner(net, forgetting=0.5)
     student.examples = 1000
-    half = {n: gbp.Gaussian(g.eta / 2, g.lam / 2) for n, g in student.posterior.items()}
+    first = dict(student.posterior)
+    student._posterior = {n: gbp.Gaussian(g.eta, 5 * g.lam) for n, g in first.items()}
+    half = {n: gbp.Gaussian(g.eta, 3 * g.lam) for n, g in first.items()}  # half of what came on top of the prior
     assert student._known(10, half) == pytest.approx(10.0, rel=1e-5)
+    assert student._known(10, first) == 0  # all is forgotten
     faithful = gbp.Learner(net)
     faithful.examples = 1000
     assert faithful._known(10, faithful.posterior) == 1000

@@ -80,7 +80,8 @@ class Guard:
     ):
         self.problem = with_known(problem) if is_large(problem) else problem
         self.options, self.tolerance = options, tolerance
-        self.settled = settled if problem.parameters else -1.0
+        learnt = any(name in problem.parameters for group in problem.groups for name in group.variables)
+        self.settled = settled if learnt else -1.0
         self.left, self.enabled = iterations, enabled
         self.rows: list[Latest] = []
         self.did: list[str] = []
@@ -175,7 +176,10 @@ class Guard:
         return dataclasses.replace(state, points=points)
 
     def _limit(self, state: State) -> Outcome:
-        """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen."""
+        """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen.
+
+        Energies that fell from look to look are taken for not diverging.
+        """
         sound = proximal.finite(state.messages)
         if not self.enabled and not sound:
             best = self._best()

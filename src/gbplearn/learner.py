@@ -250,8 +250,9 @@ class Learner:
         if out["tolerance"] is None:
             out |= {"tolerance": 1e-3, "settled": SETTLED}
         if out["damping"] is None:
-            # Without a label an example has nothing to say.
-            teaching = max(1, batch.size if self.net.head is None else int(batch.labelled.sum()))
+            # Without a label an example has nothing to say to a feed-forward network.
+            all_teach = self.net.head is None or self.net.generative or self.factors is not None
+            teaching = max(1, batch.size if all_teach else int(batch.labelled.sum()))
             out["damping"] = damping_for(teaching, self._known(teaching, prior))
         return out
 
@@ -259,8 +260,10 @@ class Learner:
         """How many examples the prior of a batch stands for: all that were seen, less what has been forgotten."""
         if self.filtering.trivial or not self.examples:
             return float(self.examples)
-        now, before = (sum(float(np.asarray(g.lam).sum()) for g in p.values()) for p in (prior, self._posterior))
-        kept = min(now / before, 1.0)
+        first, now, before = (
+            sum(float(np.asarray(g.lam, float).sum()) for g in p.values()) for p in (self.prior, prior, self._posterior)
+        )
+        kept = min(max((now - first) / (before - first), 0.0), 1.0) if before > first else 0.0
         return min(self.examples * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
 
     def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:

@@ -21,7 +21,7 @@ class Latest(NamedTuple):
     """What was seen last of each group. All arrays have an element a group, `prior` an element a variable."""
 
     residual: Array
-    settling: Array  # how far the means of its parameters would move, root mean square
+    settling: Array  # how far its parameters would move, in root mean square the larger of means and log precisions
     energy: Array
     switched: Array
     prior: Array
@@ -66,6 +66,15 @@ def _squared_step(belief: Gaussian, step: Array) -> Array:
     return linalg.quadratic(belief.lam, step) if belief.block else step * step * belief.lam
 
 
+def _precisions(belief: Gaussian) -> Array:
+    lam = jnp.diagonal(belief.lam, axis1=-2, axis2=-1) if belief.block else belief.lam
+    return lam + jnp.finfo(lam.dtype).tiny
+
+
+def _mean_of_all(arrays: list[Array]) -> Array:
+    return jnp.sum(jnp.stack([jnp.sum(a) for a in arrays])) / sum(a.size for a in arrays)
+
+
 class Visited(NamedTuple):
     """A visit of a group: the states before and after it, and its undamped messages on the units."""
 
@@ -87,11 +96,13 @@ def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g
     full = join(group, inbound, proposed)
     means, new = means_of(problem, old), means_of(problem, full)
     changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
-    squares = [_squared_step(old[n], new[n] - means[n]) for n in group.variables if n in problem.parameters]
-    settling = latest.settling
-    if squares:
-        mean_square = jnp.sum(jnp.stack([jnp.sum(s) for s in squares])) / sum(s.size for s in squares)
-        settling = settling.at[g].set(jnp.where(jnp.isnan(mean_square), jnp.inf, jnp.sqrt(mean_square)))
+    learnt, settling = [n for n in group.variables if n in problem.parameters], latest.settling
+    if learnt:
+        steps = [_squared_step(old[n], new[n] - means[n]) for n in learnt]
+        # Means may be at rest long before all that a batch has to say has arrived: then precisions still grow.
+        grown = [jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt]
+        rms = jnp.sqrt(jnp.maximum(_mean_of_all(steps), _mean_of_all(grown)))
+        settling = settling.at[g].set(jnp.where(jnp.isnan(rms), jnp.inf, rms))
     variance, last = after.noise[g], before.noise[g]
     if variance is not None and last is not None and group.noise_prior is not None:
         changes.append(jnp.abs(jnp.log(variance / last)) / (1 - options.noise_damping(g)))

@@ -73,7 +73,9 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
     state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
     # A group that was not visited since its variables moved has that much news, whatever it said last time.
     waiting = jnp.where(jnp.asarray([bool(g.slots) for g in problem.groups]), latest.priority, 0)
-    return state, latest._replace(residual=jnp.maximum(latest.residual, waiting))
+    learnt = jnp.asarray([any(n in problem.parameters for n in g.variables) for g in problem.groups])
+    settling = jnp.where(learnt, jnp.maximum(latest.settling, waiting), latest.settling)
+    return state, latest._replace(residual=jnp.maximum(latest.residual, waiting), settling=settling)
 
 
 class Enough(NamedTuple):

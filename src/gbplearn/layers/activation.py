@@ -64,4 +64,5 @@ def negative_slope(activation: Elementwise) -> float | None:
     """Of functions that are `a`, and where it is negative `slope a`; None for others."""
     if activation is linear:
         return 1.0
-    return activation.slope if isinstance(activation, LeakyRelu) else None
+    # Not of a subclass, which may be another function.
+    return activation.slope if isinstance(activation, LeakyRelu) and type(activation) is LeakyRelu else None

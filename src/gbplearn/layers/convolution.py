@@ -97,6 +97,7 @@ class ConvolutionKind(FactorKind):
     windows: Windows = eqx.field(static=True)
     activation: Elementwise = eqx.field(static=True)
     patches: Array | None = None  # of an image that is known
+    known_sum: Array | None = None  # w * x + d, where all of it is known
 
     def layout(self, *shapes: Shape) -> Layout:
         """One factor an example, place and channel of `y`; its row runs over the window and the channels of `x`."""
@@ -117,13 +118,18 @@ class ConvolutionKind(FactorKind):
         return 2 * math.prod(y[:3]) * math.prod(w[:3])
 
     def with_known(self, args: Sequence[Array | None]) -> ConvolutionKind:
-        """The patches of a known image are made once."""
-        if args[0] is None or self.patches is not None:
+        """The patches of a known image are made once, and with known filters the whole sum."""
+        x, w, d, _ = args
+        if x is None or self.patches is not None:
             return self
-        return dataclasses.replace(self, patches=Convolution(self.windows).patches(args[0]))
+        patches = Convolution(self.windows).patches(x)
+        known = None if w is None or d is None else patches @ w.reshape(-1, w.shape[3]) + d
+        return dataclasses.replace(self, patches=patches, known_sum=known)
 
     def _sum(self, x: Array, w: Array, d: Array, y: Array) -> tuple[Array, Array]:
         patches = Convolution(self.windows).patches(x) if self.patches is None else self.patches
+        if self.known_sum is not None:
+            return self.known_sum.reshape(y.shape), patches
         return (patches @ w.reshape(-1, w.shape[3])).reshape(y.shape) + d, patches
 
     def value(self, *args: Array) -> Float[Array, "b h w c"]:
@@ -132,7 +138,7 @@ class ConvolutionKind(FactorKind):
 
     def form(self, *args: Array) -> MatrixForm | None:
         """The rows are the windows of an image that is known."""
-        slope = negative_slope(self.activation)
+        slope = negative_slope(self.activation) if type(self) is ConvolutionKind else None
         return None if slope is None or self.patches is None else MatrixForm(self.patches, slope)
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:

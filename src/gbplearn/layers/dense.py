@@ -59,7 +59,7 @@ class DenseKind(FactorKind):
 
     def form(self, *args: Array) -> MatrixForm | None:
         """The rows are the examples."""
-        slope = negative_slope(self.activation)
+        slope = negative_slope(self.activation) if type(self) is DenseKind else None
         return None if slope is None else MatrixForm(args[0].reshape(args[0].shape[0], -1), slope)
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:

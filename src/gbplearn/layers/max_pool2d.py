@@ -28,9 +28,9 @@ class MaxPoolKind(WindowKind):
         """The largest of each window."""
         return functools.reduce(jnp.maximum, self.edges(x.shape).places(x))
 
-    def form(self, *args: Array) -> TileMaxForm:
+    def form(self, *args: Array) -> TileMaxForm | None:
         """As it is."""
-        return TileMaxForm(self.size)
+        return TileMaxForm(self.size) if type(self) is MaxPoolKind else None
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """-1 at the first of the largest."""

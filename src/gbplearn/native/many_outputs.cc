@@ -3,7 +3,8 @@
 //   S = Sy + sum_j J_j v_j J_j' ,   R = y - h(x0) - sum_j J_j (m_j - x0_j)
 //   u_i = S^-1 J_i ,   s_i = J_i' u_i ,   lam_i = s_i / (1 - v_i s_i) ,   eta_i = u_i' R / (1 - v_i s_i) + lam_i m_i
 //
-// In double precision 1 - v_i s_i keeps the digits that single precision needs, also where an edge holds nearly all of S.
+// where v_i s_i <= 1/2. Leverages v_i s_i sum to less than M, so fewer than 2 M edges lie above: for these S is summed
+// again without them.
 #include <cmath>
 
 #include "parallel.h"
@@ -46,37 +47,68 @@ struct Factors {
   Shared weight;  // of each measurement
   std::vector<Slot> slots;
 
-  void one(int64_t f, std::vector<double>& s, std::vector<double>& r, std::vector<double>& u) const {
+  double root(int64_t f, int64_t i) const { return std::sqrt(static_cast<double>(weight.at(f * m + i))); }
+
+  // The Jacobian of an edge, in units of the weights.
+  void column(int64_t f, const Slot& slot, int64_t e, double* u) const {
+    const float* j = slot.jacobian + (slot.one_jacobian ? e : f * slot.n + e) * m;
+    for (int64_t a = 0; a < m; ++a) u[a] = root(f, a) * j[a];
+  }
+
+  // S of a factor without one edge (null: with all), factorised; false if it is not positive definite.
+  bool predict(int64_t f, const Slot* without, int64_t edge, std::vector<double>& s, std::vector<double>& u) const {
     const float* noise = covariance + (one_covariance ? 0 : f * m * m);
     for (int64_t i = 0; i < m * m; ++i) s[i] = noise[i];
-    auto root = [&](int64_t i) { return std::sqrt(static_cast<double>(weight.at(f * m + i))); };
-    for (int64_t i = 0; i < m; ++i) r[i] = root(i) * residual[f * m + i];
     for (const Slot& slot : slots)
       for (int64_t e = 0; e < slot.n; ++e) {
-        int64_t at = f * slot.n + e;
-        double v = 1.0 / slot.lam[at], off = slot.eta[at] * v - slot.point[slot.one_point ? e : at];
-        const float* j = slot.jacobian + (slot.one_jacobian ? e : at) * m;
-        for (int64_t a = 0; a < m; ++a) {
-          u[a] = root(a) * j[a];
-          r[a] -= u[a] * off;
-        }
+        if (&slot == without && e == edge) continue;
+        column(f, slot, e, u.data());
+        double v = 1.0 / slot.lam[f * slot.n + e];
         for (int64_t a = 0; a < m; ++a)
           for (int64_t b = 0; b <= a; ++b) s[a * m + b] += u[a] * v * u[b];
       }
-    bool sound = factorise(s, m);
+    return factorise(s, m);
+  }
+
+  void one(int64_t f, std::vector<double>& s, std::vector<double>& r, std::vector<double>& u, std::vector<double>& less,
+           std::vector<double>& q) const {
+    for (int64_t i = 0; i < m; ++i) r[i] = root(f, i) * residual[f * m + i];
+    for (const Slot& slot : slots)
+      for (int64_t e = 0; e < slot.n; ++e) {
+        int64_t at = f * slot.n + e;
+        column(f, slot, e, u.data());
+        double off = slot.eta[at] / static_cast<double>(slot.lam[at]) - slot.point[slot.one_point ? e : at];
+        for (int64_t a = 0; a < m; ++a) r[a] -= u[a] * off;
+      }
+    bool sound = predict(f, nullptr, 0, s, u);
+    std::vector<double> innovation = r;
     solve(s, m, r.data());
     for (const Slot& slot : slots)
       for (int64_t e = 0; e < slot.n; ++e) {
         int64_t at = f * slot.n + e;
-        const float* j = slot.jacobian + (slot.one_jacobian ? e : at) * m;
-        for (int64_t a = 0; a < m; ++a) u[a] = root(a) * j[a];
+        double v = 1.0 / slot.lam[at], left = 1, own = 0, heard = 0;
+        column(f, slot, e, u.data());
         solve(s, m, u.data());
-        double own = 0, heard = 0, v = 1.0 / slot.lam[at];
         for (int64_t a = 0; a < m; ++a) {
           own += u[a] * u[a];
           heard += u[a] * r[a];
         }
-        double left = sound ? 1 - v * own : NAN, lam = own / left;
+        if (v * own > 0.5) {
+          sound = predict(f, &slot, e, less, u) && sound;
+          column(f, slot, e, u.data());
+          q = innovation;
+          solve(less, m, u.data());
+          solve(less, m, q.data());
+          own = heard = 0;
+          for (int64_t a = 0; a < m; ++a) {
+            own += u[a] * u[a];
+            heard += u[a] * q[a];
+          }
+        } else {
+          left = 1 - v * own;
+        }
+        if (!sound) left = NAN;
+        double lam = own / left;
         slot.new_lam[at] = static_cast<float>(lam);
         slot.new_eta[at] = static_cast<float>(heard / left + lam * slot.eta[at] * v);
       }
@@ -99,8 +131,8 @@ ffi::Error ManyOutputs(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::
   }
   int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(64, factors / 16));
   spread(pool, tasks, [&](int64_t t) {
-    std::vector<double> s(m * m), r(m), u(m);
-    for (int64_t f = t * factors / tasks; f < (t + 1) * factors / tasks; ++f) a.one(f, s, r, u);
+    std::vector<double> s(m * m), r(m), u(m), less(m * m), q(m);
+    for (int64_t f = t * factors / tasks; f < (t + 1) * factors / tasks; ++f) a.one(f, s, r, u, less, q);
   });
   return ffi::Error::Success();
 }

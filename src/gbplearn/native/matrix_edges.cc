@@ -47,14 +47,6 @@ struct Total {
   float sum = 0, largest = 0, move = 0;
 };
 
-INLINE float across(Vec v, bool add) {
-  float few[LANES], out;
-  store(few, v);
-  out = few[0];
-  for (int i = 1; i < LANES; ++i) out = add ? out + few[i] : std::max(out, few[i]);
-  return out;
-}
-
 // Cavities of a row: their means, J² v, and what these add up to.
 INLINE Total look(const Row& row, int64_t p, float s, Scratch& scratch) {
   Vec sum{}, largest{}, move{};
@@ -71,7 +63,7 @@ INLINE Total look(const Row& row, int64_t p, float s, Scratch& scratch) {
     largest = largest > term ? largest : term;
     move += x * (m - load(&u.point[i]));
   }
-  return {across(sum, true), across(largest, false), s * across(move, true)};
+  return {sum_of(sum), largest_of(largest), s * sum_of(move)};
 }
 
 // Messages of a row. `rest`: J² v of all other edges of the factor.
@@ -147,7 +139,7 @@ struct Edges {
         float *sum_w_eta = sums + j * (width + 1), *sum_w_lam = sum_w_eta + c * (width + 1);
         Vec dot{};
         for (int64_t k = 0; k < width; k += LANES) dot += load(&row[k]) * load(&w[j * width + k]);
-        float a = across(dot, true) + d[j], s = a > 0 ? 1 : slope;
+        float a = sum_of(dot) + d[j], s = a > 0 ? 1 : slope;
         Row weights{of_w, j * width, row.data(), w_eta + e, w_lam + e, new_w_eta + e, new_w_lam + e, sum_w_eta, sum_w_lam};
         Total all_w = look(weights, p, s, to_w), all_x;
         Row inputs{&of_x, 0, &w[j * width], x_eta + e, x_lam + e, new_x_eta + e, new_x_lam + e, sum_eta.data(), sum_lam.data()};

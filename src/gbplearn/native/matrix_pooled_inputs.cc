@@ -5,13 +5,6 @@
 namespace gbplearn {
 namespace {
 
-INLINE float across(Vec v) {
-  float few[LANES], out = 0;
-  store(few, v);
-  for (int i = 0; i < LANES; ++i) out += few[i];
-  return out;
-}
-
 // A pooled message from its sums, damped: of J share and of J² / S, where the belief had this mean.
 INLINE void finish(Vec& eta, Vec& lam, Vec mean, float keep, Vec old_eta, Vec old_lam) {
   eta = keep * old_eta + (1 - keep) * (eta + lam * mean);
@@ -109,9 +102,10 @@ struct Inputs {
       if (start)
         for (int64_t k = 0; k < width; k += LANES) moves += load(moved + k) * load(wj + k);
       int64_t f = r * c + j, h = j % 2;
-      float sum = across(sums[h]) + d[j], s = sum > 0 ? 1 : slope, step = across(moves);
-      float of_params = s * s * (across(wides[h]) + vd[j]), of_rows = s * s * across(mores[h]);
-      float value = s * (sum + step), off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
+      float sum = sum_of(sums[h]) + d[j], s = sum > 0 ? 1 : slope, step = sum_of(moves);
+      float of_params = s * s * (sum_of(wides[h]) + vd[j]), of_rows = s * s * sum_of(mores[h]);
+      float mean_sum = sum + step, at_means = mean_sum > 0 ? mean_sum : slope * mean_sum;
+      float value = s * mean_sum, off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
       float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
       float outside_eta, outside_lam;
       of_y.sum(f, outside_eta, outside_lam);
@@ -122,7 +116,7 @@ struct Inputs {
         Vec e = all(outside_eta), l = all(outside_lam);
         Vec mean_y = looked.change(e + y_eta[f], l + y_lam[f], e + eta, l + lam, inside);
         looked.add_prior(mean_y, all(of_y.eta[0].at(f)), all(of_y.lam[0].at(f)), inside);
-        looked.add_energy(off + value - mean_y, all(k), all(sigma), inside);
+        looked.add_energy(off + at_means - mean_y, all(k), all(sigma), inside);
       }
       new_y_eta[f] = keep_y * y_eta[f] + (1 - keep_y) * eta;
       new_y_lam[f] = keep_y * y_lam[f] + (1 - keep_y) * lam;

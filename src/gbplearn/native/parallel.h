@@ -75,6 +75,21 @@ INLINE void store(float* p, Vec v, int64_t count) {
 }
 #endif
 
+INLINE float sum_of(Vec v) {
+  float few[LANES], out = 0;
+  store(few, v);
+  for (int i = 0; i < LANES; ++i) out += few[i];
+  return out;
+}
+
+INLINE float largest_of(Vec v) {
+  float few[LANES], out;
+  store(few, v);
+  out = few[0];
+  for (int i = 1; i < LANES; ++i) out = std::max(out, few[i]);
+  return out;
+}
+
 // Numbers that each hold for so many factors in a row, at least for all channels of a place.
 struct Blocks {
   const float* data;

@@ -25,25 +25,23 @@ struct Tiles {
   template <bool L>
   INLINE void tile(int64_t image, int64_t i, int64_t j, int64_t c, int64_t count, Looked* looked) const {
     int64_t unit = ((image * (height / k) + i) * (width / l) + j) * channels + c;
-    Vec best_eta{}, best_lam{}, eta{}, lam{};  // of the largest: its belief, and the cavity
+    Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
     Mask place{};
     for (int64_t u = 0; u < k; ++u)
       for (int64_t v = 0; v < l; ++v) {
         int64_t at = pixel(image, i * k + u, j * l + v) + c;
         Vec outside_eta, outside_lam;
         x.sum(at, count, outside_eta, outside_lam);
-        Vec here_eta = started ? load(start + at, count, 0) : outside_eta + load(old_x_eta + at, count, 0);
-        Vec here_lam = started ? all(1) : outside_lam + load(old_x_lam + at, count, 0);
+        Vec mean = started ? load(start + at, count, 0)
+                           : (outside_eta + load(old_x_eta + at, count, 0)) / (outside_lam + load(old_x_lam + at, count, 0));
         if (u + v == 0) {
-          best_eta = here_eta;
-          best_lam = here_lam;
+          best = mean;
           eta = outside_eta;
           lam = outside_lam;
           continue;
         }
-        Mask larger = here_eta * best_lam > best_eta * here_lam;  // means, without dividing
-        best_eta = larger ? here_eta : best_eta;
-        best_lam = larger ? here_lam : best_lam;
+        Mask larger = mean > best;
+        best = larger ? mean : best;
         eta = larger ? outside_eta : eta;
         lam = larger ? outside_lam : lam;
         place = larger ? Mask{} + static_cast<int32_t>(u * l + v) : place;
@@ -59,7 +57,7 @@ struct Tiles {
     if constexpr (L) {
       Vec mean = looked[1].change(eta + old_eta, lam + old_lam, eta + answer, lam + gain, inside);
       looked[1].add_prior(mean, y.eta[0].at(unit, count, 0), y.lam[0].at(unit, count, 1), inside);
-      looked[1].add_energy(off + best_eta / best_lam - mean, weigh, var, inside);
+      looked[1].add_energy(off + best - mean, weigh, var, inside);
     }
     Vec v_y = 1 / lam;
     Vec full = weigh / (var + weigh * v_y), full_eta = full * (eta * v_y - off);

@@ -65,7 +65,8 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     if y.pooled or any(s.variable in problem.started for s in many[-2:]):
         return None
     if all(s.pooled for s in many):
-        return _matrix_pooled
+        # One reaction for the parameters, one for the inputs, as layers have them.
+        return _matrix_pooled if [s.reaction for s in many] in ([0, 0], [0, 1, 1]) else None
     each = not any(s.pooled or s.edges.injective for s in many)
     return _matrix_edges if each else None
 
