@@ -53,13 +53,26 @@ class NativeKernels(BuildHookInterface):
         headers = str(Path(jaxlib.__file__).parent / "include")
         variants = {"kernels.so": []} | ({"kernels_wide.so": WIDE} if platform.machine() == "x86_64" else {})
         sources = sorted(str(p) for p in folder.glob("*.cc"))
-        for name, flags in variants.items():
+        stamped = f'-DGBPLEARN_STAMP="{stamp(folder)}"'
+        running = {}
+        for name, flags in variants.items():  # side by side: a compiler has one thread
+            command = [
+                *words,
+                *FLAGS,
+                *flags,
+                stamped,
+                "-isystem",
+                headers,
+                *sources,
+                "-o",
+                str(folder / f"{name}.new"),
+            ]
+            running[name] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for name, process in running.items():
             out, new = folder / name, folder / f"{name}.new"
-            stamped = f'-DGBPLEARN_STAMP="{stamp(folder)}"'
-            command = [*words, *FLAGS, *flags, stamped, "-isystem", headers, *sources, "-o", str(new)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                self.app.display_warning(f"gbplearn: {name} was not built\n{done.stderr[-2000:]}")
+            complaint = process.communicate()[1]
+            if process.returncode:
+                self.app.display_warning(f"gbplearn: {name} was not built\n{complaint[-2000:]}")
                 out.unlink(missing_ok=True)
                 continue
             os.replace(new, out)  # a library that is in use stays what it was

@@ -72,7 +72,6 @@ def check_same(problem, options, monkeypatch, order=(0, 1, 2, 3, 2, 1, 0, 1)):
     ("filters", "kernel", "classes", "pool", "size", "channels", "activation"),
     [
         (5, 3, 3, 2, 9, 1, "leaky_relu"),  # tiles leave a margin, channels fill no vector
-        (8, 2, 8, 3, 8, 2, "linear"),
         (17, 3, 11, 2, 6, 3, "relu"),  # more than two vectors
     ],
 )
@@ -87,7 +86,7 @@ def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes,
 
 
 @needs_kernels
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     batch=st.integers(2, 5),
     sizes=st.tuples(st.integers(1, 20), st.integers(1, 18)),
