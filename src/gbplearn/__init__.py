@@ -1,5 +1,6 @@
 """gbplearn: learn deep factor graphs with Gaussian belief propagation. Your posterior is the next prior."""
 
+from . import native
 from .checkpoint import CheckpointError
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
@@ -83,5 +84,6 @@ __all__ = [
     "damping_for",
     "infer",
     "init",
+    "native",
     "step",
 ]
