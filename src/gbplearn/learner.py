@@ -38,7 +38,7 @@ _LOST = 100.0
 _MOST_PADDING = 0.75
 
 
-# Parameters whose means would move by less, in standard deviations, root mean square, have settled.
+# Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
 # Of parameters: the first batch of B examples may move them by this over B of what it says ...
 _FIRST_STEP = 2.5
