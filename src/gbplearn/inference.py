@@ -245,8 +245,8 @@ def infer(
     - `tolerance`: converged when the undamped proposed change of every belief is smaller: `|new mean - mean| / std`
         and `|log precision ratio|`.
     - `settled`: also stop when the parameters (variables of that kind) have settled: the same change of their means,
-        and of their log precisions, is smaller, root mean square over the parameters of each factor group. Activations at the kink of a `max` or a ReLU
-        may jump to and fro for ever, without any consequence for the parameters.
+        and of their log precisions, is smaller, root mean square over the parameters of each factor group. Activations
+        at the kink of a `max` or a ReLU may jump to and fro for ever, without any consequence for the parameters.
     - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
     - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
