@@ -78,18 +78,14 @@ def test_the_damping_of_the_first_batches_of_the_paper():
 
 
 def test_what_is_forgotten_is_not_known():
-    """With a forgetting of 0.5 the prior never stands for more than one more batch."""
-    net = gbp.Sequential(gbp.Dense(1, sigma=0.1), gbp.GaussianObservation(0.1), input_shape=(2,))
-    student = gbp.Learner(net, forgetting=0.5)
-    student.examples = 1000
-    first = dict(student.posterior)
-    student._posterior = {n: gbp.Gaussian(g.eta, 5 * g.lam) for n, g in first.items()}
-    half = {n: gbp.Gaussian(g.eta, 3 * g.lam) for n, g in first.items()}  # half of what came on top of the prior
-    assert student._known(10, half) == pytest.approx(10.0, rel=1e-5)
-    assert student._known(10, first) == 0  # all is forgotten
-    faithful = gbp.Learner(net)
-    faithful.examples = 1000
-    assert faithful._known(10, faithful.posterior) == 1000
+    """Where half is forgotten between two batches, the prior never stands for more than one more batch."""
+    first = {"w": gbp.Gaussian.from_moments(np.zeros(3), 1.0)}
+    posterior, half = ({"w": gbp.Gaussian(first["w"].eta, k * first["w"].lam)} for k in (5, 3))
+    known = gbp.Filtering(forgetting=0.5).examples_known
+    assert known(1000, 10, first, posterior, half) == pytest.approx(10.0)
+    assert known(4, 10, first, posterior, half) == pytest.approx(2.0)  # half of the few that were seen
+    assert known(1000, 10, first, posterior, first) == 0  # all is forgotten
+    assert gbp.Filtering().examples_known(1000, 10, first, posterior, posterior) == 1000
 
 
 def test_cheap_numbers_are_uniform_and_depend_on_the_key():

@@ -20,13 +20,13 @@ from .layers.pairwise_smoothing import PairwiseSmoothing
 from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
 from .layers.upsample2d import Upsample2D
-from .learner import Learner, Report, damping_for
+from .learner import Learner, Report
 from .measurement import Entries, FactorKind, Layout, Operator
 from .network import Sequential
 from .noise import LearnNoise
 from .problem import State
 from .robust import Huber, Kernel, Tukey
-from .schedule import Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep
+from .schedule import Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
 from .view import Variable, View
 
 __version__ = "0.1.0"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax.numpy as jnp
+import numpy as np
 
 from .compiling import lean_jit
 from .gaussian import Gaussian
@@ -47,6 +49,27 @@ class Filtering:
     def trivial(self) -> bool:
         """Whether the posterior is handed on as it is."""
         return (self.alpha, self.process_noise, self.forgetting) == (0, 0, 1)
+
+    def examples_known(
+        self,
+        seen: int,
+        batch: int,
+        original: Mapping[str, Gaussian],
+        posterior: Mapping[str, Gaussian],
+        prior: Mapping[str, Gaussian],
+    ) -> float:
+        """How many examples the prior of the next batch stands for: all that were seen, less what has been forgotten.
+
+        If of what the posterior holds beyond the original prior a share `k` is kept each time, that is at most
+        `batch k / (1 - k)`.
+        """
+        if self.trivial or not seen:
+            return float(seen)
+        first, before, now = (
+            sum(float(np.asarray(g.lam, float).sum()) for g in p.values()) for p in (original, posterior, prior)
+        )
+        kept = min(max((now - first) / (before - first), 0.0), 1.0) if before > first else 0.0
+        return min(seen * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
 
     def next_prior(self, posterior: Beliefs, original: Beliefs) -> Beliefs:
         """The prior of the next batch."""

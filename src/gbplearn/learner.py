@@ -26,7 +26,7 @@ from .layers.softmax import SoftmaxObservation
 from .memory import check_memory, network_memory
 from .network import Sequential
 from .noise import LearnNoise
-from .schedule import Damping, Schedule
+from .schedule import Damping, Schedule, damping_for
 
 # Examples that are predicted at a time: padded to the next of these, so that few programs are compiled.
 PREDICT_SIZES = (1, 10, 50, 200)
@@ -36,29 +36,8 @@ SWEEPS = 5
 _LOST = 100.0
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
 _MOST_PADDING = 0.75
-
-
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
-# Of parameters: the first batch of B examples may move them by this over B of what it says ...
-_FIRST_STEP = 2.5
-# ... and no batch by more than this. Of activations: the damping.
-_LARGEST_STEP = 0.3
-_ACTIVATIONS = 0.5
-
-
-def damping_for(batch: int, known: float) -> Damping:
-    """The damping that a learner chooses for a batch of `B` examples when it knows `N` already.
-
-    Messages of all examples to a parameter are sent at once, and none knows of the others. Together they overshoot by
-    up to `B` times their share `B / (N + B)` of all that is known, so the step is
-
-        1 - damping = min(0.3, 2.5 (N + B) / B²)
-
-    (docs/performance.md has the measurements). Activations are damped by 0.5.
-    """
-    step = min(_LARGEST_STEP, _FIRST_STEP * (known + batch) / batch**2)
-    return Damping(parameters=1 - step, activations=_ACTIVATIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,18 +232,9 @@ class Learner:
             # Without a label an example has nothing to say to a feed-forward network.
             all_teach = self.net.head is None or self.net.generative or self.factors is not None
             teaching = max(1, batch.size if all_teach else int(batch.labelled.sum()))
-            out["damping"] = damping_for(teaching, self._known(teaching, prior))
+            known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
+            out["damping"] = damping_for(teaching, known)
         return out
-
-    def _known(self, batch: int, prior: Mapping[str, Gaussian]) -> float:
-        """How many examples the prior of a batch stands for: all that were seen, less what has been forgotten."""
-        if self.filtering.trivial or not self.examples:
-            return float(self.examples)
-        first, now, before = (
-            sum(float(np.asarray(g.lam, float).sum()) for g in p.values()) for p in (self.prior, prior, self._posterior)
-        )
-        kept = min(max((now - first) / (before - first), 0.0), 1.0) if before > first else 0.0
-        return min(self.examples * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
 
     def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:
         message = result.message

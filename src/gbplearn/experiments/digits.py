@@ -101,7 +101,7 @@ class Digits(Experiment):
     """The learner's defaults; a seed is an order of the stream and the prior means of the filters."""
 
     batch: int = 50
-    iterations: int = 50
+    iterations: int = 200  # at most
     batches: int | None = None  # None for the whole stream
 
     name: ClassVar[str] = "digits"

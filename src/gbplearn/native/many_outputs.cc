@@ -6,6 +6,8 @@
 // where v_i s_i <= 1/2. Leverages v_i s_i sum to less than M, so fewer than 2 M edges lie above: for these S is summed
 // again without them.
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "parallel.h"
 
@@ -47,70 +49,76 @@ struct Factors {
   Shared weight;  // of each measurement
   std::vector<Slot> slots;
 
-  double root(int64_t f, int64_t i) const { return std::sqrt(static_cast<double>(weight.at(f * m + i))); }
+  // What a task needs for one factor at a time.
+  struct Work {
+    std::vector<double> s, less, root, r, innovation, u, q;
+    explicit Work(int64_t m) : s(m * m), less(m * m), root(m), r(m), innovation(m), u(m), q(m) {}
+  };
 
   // The Jacobian of an edge, in units of the weights.
-  void column(int64_t f, const Slot& slot, int64_t e, double* u) const {
+  void column(int64_t f, const Slot& slot, int64_t e, Work& work) const {
     const float* j = slot.jacobian + (slot.one_jacobian ? e : f * slot.n + e) * m;
-    for (int64_t a = 0; a < m; ++a) u[a] = root(f, a) * j[a];
+    for (int64_t a = 0; a < m; ++a) work.u[a] = work.root[a] * j[a];
   }
 
   // S of a factor without one edge (null: with all), factorised; false if it is not positive definite.
-  bool predict(int64_t f, const Slot* without, int64_t edge, std::vector<double>& s, std::vector<double>& u) const {
+  bool predict(int64_t f, const Slot* without, int64_t edge, std::vector<double>& s, Work& work) const {
     const float* noise = covariance + (one_covariance ? 0 : f * m * m);
     for (int64_t i = 0; i < m * m; ++i) s[i] = noise[i];
     for (const Slot& slot : slots)
       for (int64_t e = 0; e < slot.n; ++e) {
         if (&slot == without && e == edge) continue;
-        column(f, slot, e, u.data());
+        column(f, slot, e, work);
         double v = 1.0 / slot.lam[f * slot.n + e];
         for (int64_t a = 0; a < m; ++a)
-          for (int64_t b = 0; b <= a; ++b) s[a * m + b] += u[a] * v * u[b];
+          for (int64_t b = 0; b <= a; ++b) s[a * m + b] += work.u[a] * v * work.u[b];
       }
     return factorise(s, m);
   }
 
-  void one(int64_t f, std::vector<double>& s, std::vector<double>& r, std::vector<double>& u, std::vector<double>& less,
-           std::vector<double>& q) const {
-    for (int64_t i = 0; i < m; ++i) r[i] = root(f, i) * residual[f * m + i];
+  // u' u and u' r with u = L^-1 J and r = L^-1 (innovation), for the edge whose Jacobian is in `work.u`.
+  std::pair<double, double> heard(const std::vector<double>& l, const std::vector<double>& r, Work& work) const {
+    solve(l, m, work.u.data());
+    double own = 0, both = 0;
+    for (int64_t a = 0; a < m; ++a) {
+      own += work.u[a] * work.u[a];
+      both += work.u[a] * r[a];
+    }
+    return {own, both};
+  }
+
+  void one(int64_t f, Work& work) const {
+    for (int64_t a = 0; a < m; ++a) {
+      work.root[a] = std::sqrt(static_cast<double>(weight.at(f * m + a)));
+      work.innovation[a] = work.root[a] * residual[f * m + a];
+    }
     for (const Slot& slot : slots)
       for (int64_t e = 0; e < slot.n; ++e) {
         int64_t at = f * slot.n + e;
-        column(f, slot, e, u.data());
+        column(f, slot, e, work);
         double off = slot.eta[at] / static_cast<double>(slot.lam[at]) - slot.point[slot.one_point ? e : at];
-        for (int64_t a = 0; a < m; ++a) r[a] -= u[a] * off;
+        for (int64_t a = 0; a < m; ++a) work.innovation[a] -= work.u[a] * off;
       }
-    bool sound = predict(f, nullptr, 0, s, u);
-    std::vector<double> innovation = r;
-    solve(s, m, r.data());
+    bool sound = predict(f, nullptr, 0, work.s, work);
+    work.r = work.innovation;
+    solve(work.s, m, work.r.data());
     for (const Slot& slot : slots)
       for (int64_t e = 0; e < slot.n; ++e) {
         int64_t at = f * slot.n + e;
-        double v = 1.0 / slot.lam[at], left = 1, own = 0, heard = 0;
-        column(f, slot, e, u.data());
-        solve(s, m, u.data());
-        for (int64_t a = 0; a < m; ++a) {
-          own += u[a] * u[a];
-          heard += u[a] * r[a];
-        }
+        column(f, slot, e, work);
+        auto [own, both] = heard(work.s, work.r, work);
+        double v = 1.0 / slot.lam[at], left = 1 - v * own;
         if (v * own > 0.5) {
-          sound = predict(f, &slot, e, less, u) && sound;
-          column(f, slot, e, u.data());
-          q = innovation;
-          solve(less, m, u.data());
-          solve(less, m, q.data());
-          own = heard = 0;
-          for (int64_t a = 0; a < m; ++a) {
-            own += u[a] * u[a];
-            heard += u[a] * q[a];
-          }
-        } else {
-          left = 1 - v * own;
+          sound = predict(f, &slot, e, work.less, work) && sound;
+          work.q = work.innovation;
+          solve(work.less, m, work.q.data());
+          column(f, slot, e, work);
+          std::tie(own, both) = heard(work.less, work.q, work);
+          left = 1;
         }
-        if (!sound) left = NAN;
-        double lam = own / left;
+        double lam = sound ? own / left : NAN;
         slot.new_lam[at] = static_cast<float>(lam);
-        slot.new_eta[at] = static_cast<float>(heard / left + lam * slot.eta[at] * v);
+        slot.new_eta[at] = static_cast<float>(both / left + lam * slot.eta[at] * v);
       }
   }
 };
@@ -131,8 +139,8 @@ ffi::Error ManyOutputs(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::
   }
   int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(64, factors / 16));
   spread(pool, tasks, [&](int64_t t) {
-    std::vector<double> s(m * m), r(m), u(m), less(m * m), q(m);
-    for (int64_t f = t * factors / tasks; f < (t + 1) * factors / tasks; ++f) a.one(f, s, r, u, less, q);
+    Factors::Work work(m);
+    for (int64_t f = t * factors / tasks; f < (t + 1) * factors / tasks; ++f) a.one(f, work);
   });
   return ffi::Error::Success();
 }

@@ -75,33 +75,33 @@ INLINE void factors(const Pooled& a, const int64_t* at, const float* rows, const
     for (int j = 0; j < V; ++j) {
       int64_t channel = c0 + j * LANES, i = at[r] * a.c + channel;
       auto eight = [&](int64_t count) __attribute__((always_inline)) {
-      Vec sum = mean[r][j] + load(a.d + channel);
-      Vec s = sum > 0 ? all(1) : all(a.slope);
-      Vec s2 = s * s;
-      Vec spread = s2 * (wide[r][j] + load(a.vd + channel));
-      Vec back_w = load(a.reaction + i, count, 0);
-      Vec predicted = a.measured.at(i, count, 0) + s * sum + back_w * spread;
-      Vec outside_eta, outside_lam;
-      a.inbound->sum(i, count, outside_eta, outside_lam);
-      Vec k = a.weight.at(i, count, 1), noise = a.noise.at(i, count, 1);
-      Vec rest = noise + k * spread;  // the weight belongs to the noise, and may be 0
-      Vec lam = k / rest;
-      Vec part = k / (rest * outside_lam + k);  // (1 / S) / lam_y, without the variance of y
-      Vec full = part * outside_lam;
-      Vec answer = part * (outside_lam * predicted - outside_eta);
-      Vec eta = lam * predicted;
-      Vec old_eta = load(a.old_eta + i, count, 0), old_lam = load(a.old_lam + i, count, 0);
-      if constexpr (L) {
-        Mask inside = first_of(count);
-        Vec mean_y = looked.change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + eta, outside_lam + lam, inside);
-        looked.add_prior(mean_y, a.inbound->eta[0].at(i, count, 0), a.inbound->lam[0].at(i, count, 1), inside);
-        looked.add_energy(a.measured.at(i, count, 0) + s * sum - mean_y, k, noise, inside);
-      }
-      store(a.eta + i, a.damp_y * old_eta + (1 - a.damp_y) * eta, count);
-      store(a.lam + i, a.damp_y * old_lam + (1 - a.damp_y) * lam, count);
-      store(a.new_reaction + i, a.damp_w * back_w + (1 - a.damp_w) * answer, count);
-      store(share + r * a.width + j * LANES, -s * answer);
-      store(gain + r * a.width + j * LANES, s2 * full);
+        Vec sum = mean[r][j] + load(a.d + channel);
+        Vec s = sum > 0 ? all(1) : all(a.slope);
+        Vec s2 = s * s;
+        Vec spread = s2 * (wide[r][j] + load(a.vd + channel));
+        Vec back_w = load(a.reaction + i, count, 0);
+        Vec predicted = a.measured.at(i, count, 0) + s * sum + back_w * spread;
+        Vec outside_eta, outside_lam;
+        a.inbound->sum(i, count, outside_eta, outside_lam);
+        Vec k = a.weight.at(i, count, 1), noise = a.noise.at(i, count, 1);
+        Vec rest = noise + k * spread;  // the weight belongs to the noise, and may be 0
+        Vec lam = k / rest;
+        Vec part = k / (rest * outside_lam + k);  // (1 / S) / lam_y, without the variance of y
+        Vec full = part * outside_lam;
+        Vec answer = part * (outside_lam * predicted - outside_eta);
+        Vec eta = lam * predicted;
+        Vec old_eta = load(a.old_eta + i, count, 0), old_lam = load(a.old_lam + i, count, 0);
+        if constexpr (L) {
+          Mask inside = first_of(count);
+          Vec mean_y = looked.change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + eta, outside_lam + lam, inside);
+          looked.add_prior(mean_y, a.inbound->eta[0].at(i, count, 0), a.inbound->lam[0].at(i, count, 1), inside);
+          looked.add_energy(a.measured.at(i, count, 0) + s * sum - mean_y, k, noise, inside);
+        }
+        store(a.eta + i, a.damp_y * old_eta + (1 - a.damp_y) * eta, count);
+        store(a.lam + i, a.damp_y * old_lam + (1 - a.damp_y) * lam, count);
+        store(a.new_reaction + i, a.damp_w * back_w + (1 - a.damp_w) * answer, count);
+        store(share + r * a.width + j * LANES, -s * answer);
+        store(gain + r * a.width + j * LANES, s2 * full);
       };
       if (channel + LANES <= a.c)
         eight(LANES);
