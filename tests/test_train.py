@@ -75,7 +75,7 @@ def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monke
         (["--examples", "2000"], "1437"),
         (["--seed", "-1"], "--seed"),
         (["--data", "letters"], "letters"),
-        (["--data", "mnist", "--data-dir", "none"], "none/mnist"),
+        (["--data", "mnist", "--data-dir", "none"], "none: there is no such folder"),
     ],
 )
 def test_train_refuses(words, named, small, tmp_path, capsys, monkeypatch):

@@ -23,7 +23,7 @@ from . import __version__
 if TYPE_CHECKING or importlib.util.find_spec("tyro") is not None:
     import tyro
 
-_EXTRAS = ("tyro", "matplotlib", "tqdm", "safetensors", "sklearn", "optax")
+_EXTRAS = ("tyro", "pooch", "matplotlib", "tqdm", "safetensors", "sklearn", "optax")
 _BAD_INPUT = 2
 _FAILED = 1
 _INTERRUPTED = 130  # what shells report of a process that SIGINT ended
@@ -86,10 +86,10 @@ class RunExperiment:
 class Train:
     """Learn to tell images apart: one pass over the training images, then the accuracy on the test images."""
 
-    data: Literal["digits", "mnist", "fashion-mnist"]
+    data: Literal["digits", "mnist", "fashion-mnist", "cifar10"]
     """Which images; the digits come along."""
     data_dir: Path | None = None
-    """Folder with the images of mnist and fashion-mnist (IDX files); by default $GBPLEARN_DATA."""
+    """Folder that holds the folders mnist, fashion-mnist, cifar10; by default $GBPLEARN_DATA, else a cache folder."""
     checkpoint: Path | None = None
     """File to keep the learner in: written every 10 batches, at the end, and on Ctrl-C."""
     resume: bool = False

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from .files import cache_folder
+
 # XLA:CPU's older code generator: a third of the memory to compile, and a fifth less time. What runs in every iteration
 # is compiled by the newer one, whose code is up to a third faster.
 _LEAN = {"xla_cpu_use_fusion_emitters": False}
@@ -63,8 +65,7 @@ def keep_programs() -> Path | None:
     wanted = os.environ.get("GBPLEARN_CACHE", "")
     if wanted == "0" or jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
         return None
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gbplearn"
-    folder = Path(wanted) if wanted else default
+    folder = Path(wanted) if wanted else cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

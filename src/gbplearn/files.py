@@ -1,4 +1,4 @@
-"""Output files appear whole or not at all."""
+"""Output files appear whole or not at all; where files of the user's are kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+
+def cache_folder() -> Path:
+    """`gbplearn` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gbplearn"
 
 
 def make_folder(folder: Path) -> None:

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from .published import check_content
 
-def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes from an IDX file, gzipped or not; a `ValueError` names a file that is not one."""
+
+def read_idx(path: Path, name: str, file: str) -> np.ndarray:
+    """An array of bytes from the IDX file `file` of the data set `name`, gzipped or not.
+
+    A `ValueError` names a file that is damaged or another one.
+    """
     raw = path.read_bytes()
     try:
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -24,4 +29,5 @@ def read_idx(path: Path) -> np.ndarray:
     shape = struct.unpack(f">{axes}I", data[4 : 4 + 4 * axes])
     if len(data) != 4 + 4 * axes + math.prod(shape):
         raise ValueError(f"{path}: {len(data) - 4 - 4 * axes} bytes of data where {math.prod(shape)} belong")
+    check_content(data, name, file, path)
     return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..files import cache_folder
+from .cifar import find_cifar
+from .download import download
 from .idx import read_idx
+from .published import IDX_FILES, PUBLISHED
 
-_PARTS = {
-    "train_x": "train-images-idx3-ubyte",
-    "train_y": "train-labels-idx1-ubyte",
-    "test_x": "t10k-images-idx3-ubyte",
-    "test_y": "t10k-labels-idx1-ubyte",
-}
-NAMES = ("digits", "mnist", "fashion-mnist")
+NAMES = ("digits", *PUBLISHED)
 
 
 class Pixels:
@@ -55,38 +53,56 @@ class Images:
 def load_images(name: str, folder: Path | None = None) -> Images:
     """A data set by name.
 
+    The files are those that were published, checked by their hash: `mnist/train-images-idx3-ubyte.gz` and the like
+    (packed or not), `cifar10/cifar-10-binary.tar.gz` or the one for Python (or the folder it unpacks to). What is not
+    there is downloaded into the folder.
+
     **Arguments:**
 
-    - `name`: "digits" (of scikit-learn, 8 x 8), "mnist" or "fashion-mnist".
-    - `folder`: where `mnist/train-images-idx3-ubyte.gz` and the like are; by default `$GBPLEARN_DATA`.
+    - `name`: "digits" (of scikit-learn, 8 x 8), "mnist", "fashion-mnist" or "cifar10".
+    - `folder`: where the folder `name` with its files is; by default `$GBPLEARN_DATA`, else the user's cache folder.
     """
     if name == "digits":
         return _digits()
     if name not in NAMES:
         raise ValueError(f"data must be one of {', '.join(NAMES)}, got {name!r}")
-    if folder is None:
-        if "GBPLEARN_DATA" not in os.environ:
-            raise ValueError(f"say where {name} is: --data-dir, or the environment variable GBPLEARN_DATA")
+    if folder is None and os.environ.get("GBPLEARN_DATA"):
         folder = Path(os.environ["GBPLEARN_DATA"])
-    parts = {part: read_idx(_find(folder, name, file)) for part, file in _PARTS.items()}
-    for which in ("train", "test"):
-        x, y = parts[f"{which}_x"], parts[f"{which}_y"]
-        if x.ndim != 3 or y.shape != x.shape[:1]:
-            raise ValueError(f"{folder}: the {which} images {x.shape} and labels {y.shape} of {name} do not fit")
-    return Images(
-        Pixels(parts["train_x"][..., None]),
-        parts["train_y"].astype(int),
-        Pixels(parts["test_x"][..., None]),
-        parts["test_y"].astype(int),
-    )
+    if folder is None:
+        folder = cache_folder() / "data"
+    elif not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder (the one that {name} is in, or is to be downloaded to)")
+    find = _find_cifar if name == "cifar10" else _find_idx
+    found = find(folder, name)
+    if found is None:
+        download(name, folder / name)
+        found = find(folder, name)
+    if found is None:
+        raise ValueError(f"{folder / name}: {name} is not there")
+    return found
 
 
-def _find(folder: Path, name: str, file: str) -> Path:
-    for place in (folder / name, folder):
-        for ending in ("", ".gz"):
-            if (place / f"{file}{ending}").is_file():
-                return place / f"{file}{ending}"
-    raise ValueError(f"{folder / name}: there is no {file} or {file}.gz")
+def _find_cifar(folder: Path, name: str) -> Images | None:
+    batches = find_cifar(folder / name) or find_cifar(folder)
+    if batches is None:
+        return None
+    (*train, (test_x, test_y)) = batches
+    x, y = (np.concatenate(part) for part in zip(*train))
+    return Images(Pixels(x), y, Pixels(test_x), test_y)
+
+
+def _find_idx(folder: Path, name: str) -> Images | None:
+    paths = [_find(folder, name, file) for file in IDX_FILES]
+    found = [path for path in paths if path is not None]
+    if len(found) < len(paths):
+        return None
+    train_x, train_y, test_x, test_y = (read_idx(path, name, file) for path, file in zip(found, IDX_FILES))
+    return Images(Pixels(train_x[..., None]), train_y.astype(int), Pixels(test_x[..., None]), test_y.astype(int))
+
+
+def _find(folder: Path, name: str, file: str) -> Path | None:
+    places = (place / f"{file}{ending}" for place in (folder / name, folder) for ending in ("", ".gz"))
+    return next((path for path in places if path.is_file()), None)
 
 
 def _digits() -> Images:

@@ -1,0 +1,49 @@
+"""Downloads of data sets from their public addresses, checked by hash."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+
+from ..files import make_folder
+from .published import PUBLISHED
+
+_TIMEOUT = 30  # seconds without an answer
+
+
+def download(name: str, folder: Path) -> None:
+    """Fetch the files of a data set that are not in `folder` yet; whole and right, or not at all.
+
+    A `ValueError` says which files to put there by hand if that fails.
+    """
+    files = PUBLISHED[name].downloads
+    missing = [file for file in files if not (folder / file).exists()]
+    ask = f"put {', '.join(missing)} into {folder}"
+    if importlib.util.find_spec("pooch") is None:
+        raise ValueError(f'{name} is not there: {ask}, or pip install "gbplearn[data]" to have it downloaded')
+    make_folder(folder)
+    for file in missing:
+        reasons = [_fetch(address, files[file].md5, folder, file) for address in files[file].addresses]
+        if all(reasons):
+            raise ValueError(f"{name} is not there and cannot be downloaded ({reasons[-1]}): {ask}")
+
+
+def _fetch(address: str, md5: str, folder: Path, file: str) -> str:
+    """Empty if the file is there now; else what went wrong."""
+    if (folder / file).exists():
+        return ""
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    print(f"downloading {address}", file=sys.stderr)
+    fetcher = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=_TIMEOUT)
+    try:
+        pooch.retrieve(address, f"md5:{md5}", fname=file, path=folder, downloader=fetcher)  # pyright: ignore[reportArgumentType]
+    except requests.RequestException as error:
+        return f"{address}: {type(error).__name__}"
+    except ValueError:
+        return f"{address}: what came has another hash than the published file"
+    return ""
