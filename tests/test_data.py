@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gbplearn.data import published
 from gbplearn.data.cifar import read_binary, read_python
-from gbplearn.data.images import Pixels, load_images
+from gbplearn.data.images import Images, Pixels, load_images
 from gbplearn.data.published import CIFAR_FILES, IDX_FILES, PUBLISHED, Download, Published
 
 ADDRESS = "http://127.0.0.1:1/"  # nobody listens there
@@ -237,3 +237,14 @@ def test_pixels_are_bytes_until_they_are_asked_for():
     np.testing.assert_array_equal(np.asarray(pixels), data / np.float32(255))
     np.testing.assert_array_equal(pixels[1:], data[1:] / np.float32(255))
     assert np.asarray(pixels, np.float64).dtype == np.float64
+
+
+def test_centred_images_have_no_mean():
+    rng = np.random.default_rng(0)
+    train, test = (rng.integers(0, 256, (n, 4, 3, 2)).astype(np.uint8) for n in (7, 3))
+    images = Images(Pixels(train), np.zeros(7, int), Pixels(test), np.zeros(3, int)).centred()
+    mean = (train / 255).mean((0, 1, 2))
+    np.testing.assert_allclose(np.asarray(images.train_x).mean((0, 1, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(images.test_x[1], test[1] / 255 - mean, atol=1e-6)
+    digits = load_images("digits").train_x
+    assert (np.asarray(digits).min(), np.asarray(digits).max()) == (0, 1)  # 16 shades of grey

@@ -63,14 +63,20 @@ class Demo:
 class RunExperiment:
     """Run a published experiment: results.json, its figure and report.html, and a line a seed in the ledger."""
 
-    name: tyro.conf.Positional[Literal["xor", "regression", "digits"]]
+    name: tyro.conf.Positional[Literal["xor", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]]
     """Which experiment."""
     seeds: int | None = None
     """How many seeds, from 0 on; by default as many as its results are quoted for."""
     out: Path | None = None
-    """Folder for what is written; by default results/NAME."""
+    """Folder for what is written; by default results/NAME. A long run that was stopped goes on with what it holds."""
     ledger: Path = Path("results/ledger.jsonl")
     """File that every run adds its lines to."""
+    data_dir: Path | None = None
+    """Of mnist, fashion-mnist, cifar10: as of `gbplearn train`."""
+    graph: Literal["convolutional", "dense"] | None = None
+    """Of mnist, fashion-mnist, cifar10: the paper's network, or dense layers."""
+    examples: int | None = None
+    """Of mnist, fashion-mnist, cifar10: how many training images; by default all."""
 
     def run(self) -> None:
         """Run it."""
@@ -78,8 +84,16 @@ class RunExperiment:
             raise BadInput(f"--seeds must be 1 or larger, got {self.seeds}")
         from .experiments.catalogue import run_by_name
 
-        out = Path("results") / self.name if self.out is None else self.out
-        run_by_name(self.name, self.seeds, out, self.ledger)
+        if self.examples is not None and self.examples < 1:
+            raise BadInput(f"--examples must be 1 or larger, got {self.examples}")
+        options = {name: getattr(self, name) for name in ("data_dir", "graph", "examples")}
+        options = {name: value for name, value in options.items() if value is not None}
+        folder = "-".join([self.name, *(str(options[n]) for n in ("graph", "examples") if n in options)])
+        out = Path("results") / folder if self.out is None else self.out
+        try:
+            run_by_name(self.name, self.seeds, out, self.ledger, options)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .layers.conv2d import Conv2D
 from .layers.dense import Dense
 from .layers.max_pool2d import MaxPool2D
@@ -9,17 +11,32 @@ from .layers.softmax import SoftmaxObservation
 from .network import Sequential
 
 
-def paper_classifier(filters: int = 16) -> Sequential:
+def paper_classifier(
+    filters: int = 16,
+    *,
+    sigma: float = 0.01,
+    class_sigma: float = 0.01,
+    conv_prior: float = 0.1,
+    dense_prior: float = 0.15,
+    logit_prior: float = 2.0,
+) -> Sequential:
     """The paper's network for MNIST, FashionMNIST and CIFAR10 (Section 4.3), its standard deviations included.
 
     The paper does not give the priors of the biases. Means of the filters' prior are drawn at random, which tells the
     filters apart; those of the dense weights are zero, as in the paper.
+
+    **Arguments:**
+
+    - `sigma`: of convolution, pooling and dense layer; `class_sigma`: of the observed class.
+    - `conv_prior`, `dense_prior`: standard deviations of the weights; `logit_prior`: of the outputs.
     """
     return Sequential(
-        Conv2D(filters, kernel=5, activation="leaky_relu", sigma=0.01, weight_prior=0.1, bias_prior=0.1, prior=3.0),
-        MaxPool2D(2, sigma=0.01, prior=3.0),
-        Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
-        SoftmaxObservation(sigma=0.01),
+        Conv2D(
+            filters, kernel=5, activation="leaky_relu", sigma=sigma, weight_prior=conv_prior, bias_prior=0.1, prior=3.0
+        ),
+        MaxPool2D(2, sigma=sigma, prior=3.0),
+        Dense(10, sigma=sigma, weight_prior=dense_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
+        SoftmaxObservation(sigma=class_sigma),
     )
 
 
@@ -28,6 +45,17 @@ def digits_classifier() -> Sequential:
     return Sequential(
         Conv2D(16, kernel=3, activation="leaky_relu", sigma=0.01, weight_prior=0.3, bias_prior=0.1, prior=3.0),
         MaxPool2D(2, sigma=0.01, prior=3.0),
+        Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
+        SoftmaxObservation(sigma=0.01),
+    )
+
+
+def dense_classifier(width: int = 501) -> Sequential:
+    """Two hidden layers of `width` units, for images as plain vectors (the network of Lucibello et al. 2022)."""
+    hidden = partial(Dense, width, activation="leaky_relu", sigma=0.01, weight_prior=0.05, bias_prior=0.1, prior=3.0)
+    return Sequential(
+        hidden(),
+        hidden(),
         Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
         SoftmaxObservation(sigma=0.01),
     )

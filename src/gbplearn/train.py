@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .checkpoint import CheckpointError, load, save
 from .data.images import Images, load_images
 from .files import make_folder
-from .learner import Learner
+from .learner import Learner, Report
 from .measurement import Shape
 from .models import digits_classifier, paper_classifier
 from .network import Sequential
 from .report.progress import progress
+from .scores import accuracy
 
 CLASSES = 10
 # Batches from one checkpoint to the next.
@@ -29,6 +31,24 @@ def network(shape: Shape) -> Sequential:
     return paper_classifier() if shape[0] >= _LARGE else digits_classifier()
 
 
+class Watch:
+    """Looks on while a learner is trained. This one sees nothing; others override what they want to know."""
+
+    def before(self, learner: Learner, x: np.ndarray, y: np.ndarray) -> None:
+        """Called with a batch that is about to be learnt."""
+
+    def after(self, learner: Learner, report: Report, seen: int) -> None:
+        """Called when it was: `seen` images by now."""
+
+    def note(self) -> dict[str, Any]:
+        """Numbers and strings that go into checkpoints."""
+        return {}
+
+    def tell(self) -> str:
+        """What progress says."""
+        return ""
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
     """A learner, and the images it has yet to see.
@@ -39,6 +59,7 @@ class Training:
     - `order`: numbers of the training images that are used, in the order they are seen.
     - `seen`: how many of them the learner has seen.
     - `checkpoint`: the file to write; None for none.
+    - `watch`: looks on.
     """
 
     learner: Learner
@@ -48,30 +69,41 @@ class Training:
     batch: int
     seen: int = 0
     checkpoint: Path | None = None
+    watch: Watch = dataclasses.field(default_factory=Watch)
 
-    def run(self) -> float:
-        """Go through the training images, then read out the test accuracy by messages.
+    def learn(self, label: str) -> None:
+        """Go through the training images.
 
-        If it is interrupted, the checkpoint holds the last batch that was finished.
+        If it is interrupted, the checkpoint holds the last batch that was finished; if it is killed, one of the last
+        ten.
         """
-        kept, seen = copy.copy(self.learner), self.seen
+        kept, note = copy.copy(self.learner), self._note(self.seen)
         starts = range(self.seen, len(self.order), self.batch)
         try:
-            for number, start in enumerate(progress(starts, f"train on {self.data}")):
+            for number, start in enumerate(progress(starts, label, tell=self.watch.tell)):
                 rows = self.order[start : start + self.batch]
-                self.learner.update(self.images.train_x[rows], self.images.train_y[rows])
+                x, y, seen = self.images.train_x[rows], self.images.train_y[rows], start + len(rows)
+                self.watch.before(self.learner, x, y)
+                self.watch.after(self.learner, self.learner.update(x, y), seen)
                 # A copy: an update that is interrupted may leave the learner between two batches.
-                kept, seen = copy.copy(self.learner), start + len(rows)
+                kept, note = copy.copy(self.learner), self._note(seen)
                 if (number + 1) % EVERY == 0:
-                    self._save(kept, seen)
+                    self._save(kept, note)
         finally:
-            self._save(kept, seen)
-        logits = np.asarray(self.learner.predict(np.asarray(self.images.test_x)).mean)
-        return float((logits.argmax(1) == self.images.test_y).mean())
+            self._save(kept, note)
 
-    def _save(self, learner: Learner, seen: int) -> None:
+    def run(self) -> float:
+        """Learn, then read out the test accuracy by messages."""
+        self.learn(f"train on {self.data}")
+        logits = np.asarray(self.learner.predict(np.asarray(self.images.test_x)).mean)
+        return accuracy(logits, self.images.test_y)
+
+    def _note(self, seen: int) -> dict[str, Any]:
+        return {**self.watch.note(), "data": self.data, "batch": self.batch, "seen": seen}
+
+    def _save(self, learner: Learner, note: dict[str, Any]) -> None:
         if self.checkpoint is not None:
-            save(learner, self.checkpoint, {"data": self.data, "batch": self.batch, "seen": seen})
+            save(learner, self.checkpoint, note)
 
 
 def prepare(

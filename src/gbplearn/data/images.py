@@ -22,10 +22,17 @@ class Pixels:
     """Images as bytes, which become numbers in [0, 1] when they are asked for: `pixels[rows]`, `np.asarray(pixels)`.
 
     (All of MNIST as float32 would be 220 MB.)
+
+    **Arguments:**
+
+    - `data`: bytes `(n, height, width, channels)`.
+    - `largest`: what becomes 1.
+    - `offset`: a number for each channel that is then subtracted.
     """
 
-    def __init__(self, data: np.ndarray):
-        self._bytes, self.shape, self.ndim = data, data.shape, data.ndim
+    def __init__(self, data: np.ndarray, largest: int = 255, offset: np.ndarray | float = 0.0):
+        self._bytes, self._largest, self._offset = data, np.float32(largest), np.asarray(offset, np.float32)
+        self.shape, self.ndim = data.shape, data.ndim
 
     def __len__(self) -> int:
         """How many images."""
@@ -33,21 +40,34 @@ class Pixels:
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Some of them."""
-        return self._bytes[rows] / np.float32(255)
+        return self._bytes[rows] / self._largest - self._offset
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All of them."""
         return self[:].astype(np.float32 if dtype is None else dtype, copy=False)
+
+    def mean(self) -> np.ndarray:
+        """Of each channel over all pixels, before anything is subtracted."""
+        return self._bytes.mean((0, 1, 2)) / self._largest
+
+    def minus(self, offset: np.ndarray) -> Pixels:
+        """The same images with a number for each channel subtracted."""
+        return Pixels(self._bytes, int(self._largest), offset)
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
     """Images `(n, height, width, channels)` in [0, 1] and their classes `(n,)`."""
 
-    train_x: np.ndarray | Pixels
+    train_x: Pixels
     train_y: np.ndarray
-    test_x: np.ndarray | Pixels
+    test_x: Pixels
     test_y: np.ndarray
+
+    def centred(self) -> Images:
+        """The same minus the mean of the training images, one number for each channel."""
+        mean = self.train_x.mean()
+        return dataclasses.replace(self, train_x=self.train_x.minus(mean), test_x=self.test_x.minus(mean))
 
 
 def load_images(name: str, folder: Path | None = None) -> Images:
@@ -113,6 +133,6 @@ def _digits() -> Images:
         raise ValueError('the digits come with scikit-learn: pip install "gbplearn[cli]"') from None
     pixels, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(classes))
-    x, y = (pixels[order] / 16).reshape(-1, 8, 8, 1).astype(np.float32), classes[order].astype(int)
+    x, y = pixels[order].reshape(-1, 8, 8, 1).astype(np.uint8), classes[order].astype(int)
     test = np.arange(len(y)) % 5 == 0
-    return Images(x[~test], y[~test], x[test], y[test])
+    return Images(Pixels(x[~test], 16), y[~test], Pixels(x[test], 16), y[test])

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..report.page import write_page
+from .cifar10 import Cifar10
 from .digits import Digits
 from .experiment import Experiment, as_text, run, table_rows
+from .fashion_mnist import FashionMnist
+from .mnist import Mnist
 from .regression import Regression
 from .xor import Xor
 
-EXPERIMENTS: dict[str, type[Experiment]] = {e.name: e for e in (Xor, Regression, Digits)}
+EXPERIMENTS: dict[str, type[Experiment]] = {e.name: e for e in (Xor, Regression, Digits, Mnist, FashionMnist, Cifar10)}
 
 
-def run_by_name(name: str, seeds: int | None, out: Path, ledger: Path) -> dict[str, Any]:
+def run_by_name(
+    name: str, seeds: int | None, out: Path, ledger: Path, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Run an experiment with its own settings, print its table, and write its report.
+
+    **Arguments:**
+
+    - `options`: settings that are not its own; a `ValueError` names one that it does not have.
 
     **Returns:** what `results.json` holds.
     """
-    experiment = EXPERIMENTS[name]()
+    kind = EXPERIMENTS[name]
+    for option in options or {}:
+        if option not in {f.name for f in dataclasses.fields(kind)}:  # pyright: ignore[reportArgumentType]
+            raise ValueError(f"--{option.replace('_', '-')} is no option of {name}")
+    experiment = kind(**(options or {}))
     results, section = run(experiment, range(experiment.seeds if seeds is None else seeds), out, ledger)
     lead = (
         f"{len(results['settings']['seeds'])} seeds, {results['seconds']:.0f} s on {results['environment']['device']}"

@@ -15,6 +15,7 @@ from ..report.record import (
     Clock,
     append_to_ledger,
     environment,
+    in_ledger,
     ledger_line,
     peak_memory_mb,
     summary,
@@ -41,6 +42,7 @@ class SeedRun:
     seed: int
     metrics: dict[str, float]
     kept: Any
+    before: bool = False  # whether it was finished by an earlier run
 
 
 class Experiment(abc.ABC):
@@ -59,6 +61,10 @@ class Experiment(abc.ABC):
     @abc.abstractmethod
     def run_seed(self, seed: int) -> SeedRun:
         """Everything that depends on a seed."""
+
+    def resume_seed(self, seed: int, folder: Path) -> SeedRun:
+        """The same for an experiment that takes long: goes on with what an earlier run left in the folder."""
+        return self.run_seed(seed)
 
     @abc.abstractmethod
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
@@ -87,8 +93,8 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
     settings = experiment.settings()
     for seed in progress(list(seeds), experiment.name):
         clock = Clock()
-        runs.append(experiment.run_seed(seed))
-        if ledger is not None:
+        runs.append(experiment.resume_seed(seed, out))
+        if ledger is not None and not (runs[-1].before and in_ledger(ledger, experiment.name, settings, seed)):
             line = ledger_line(experiment.name, settings, seed, runs[-1].metrics, experiment.read_out, clock)
             append_to_ledger(ledger, line)
     results = {

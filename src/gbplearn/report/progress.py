@@ -35,6 +35,6 @@ def progress(
         now = time.monotonic()
         if done and now - last >= period:
             last = now
-            more = "" if tell is None else f", {tell()}"
-            print(f"{label}: {done} of {len(items)}, {now - begin:.0f} s{more}", file=sys.stderr, flush=True)
+            words = [f"{label}: {done} of {len(items)}", f"{now - begin:.0f} s", "" if tell is None else tell()]
+            print(", ".join(filter(None, words)), file=sys.stderr, flush=True)
         yield item

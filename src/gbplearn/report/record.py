@@ -120,3 +120,12 @@ def append_to_ledger(path: Path, line: Mapping[str, Any]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def in_ledger(path: Path, experiment: str, chosen: Mapping[str, Any], seed: int) -> bool:
+    """Whether the ledger has a line of this experiment with these settings and this seed."""
+    wanted = experiment, settings_hash(chosen), seed
+    if not path.exists():
+        return False
+    lines = map(json.loads, path.read_text().splitlines())
+    return any((line.get("experiment"), line.get("settings"), line.get("seed")) == wanted for line in lines)

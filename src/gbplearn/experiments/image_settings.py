@@ -1,0 +1,61 @@
+"""What the passes over images are run with: chosen on 9,000 training images that were held back, never on test images.
+
+The search is `benchmarks/image_search.py`, its trials are in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..baselines.cnn import GradientClassifier
+from ..baselines.diagonal_ekf import DiagonalEKF
+from ..layers.dense import Dense
+from ..layers.softmax import SoftmaxObservation
+from ..measurement import Shape
+from ..models import dense_classifier, paper_classifier
+from ..network import Sequential
+
+NETWORKS: dict[str, Callable[[], Sequential]] = {"convolutional": paper_classifier, "dense": dense_classifier}
+
+# By data set: step sizes of Adam, prior and wandering of the Kalman filter; temperatures from the held-back images.
+CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
+    name: {
+        "adam": {"rate": 0.003, "steps": 1, "temperature": 1.0},
+        "adam cosine": {"rate": 0.003, "steps": 1},
+        "kalman": {"prior_std": 0.03},
+        "linear": {"rate": 0.003, "steps": 1},
+    }
+    for name in ("mnist", "fashion-mnist", "cifar10")
+}
+
+Build = Callable[[Shape, int], Any]
+
+
+def network(graph: str) -> Sequential:
+    """The factor graph to learn."""
+    if graph not in NETWORKS:
+        raise ValueError(f"graph must be one of {', '.join(NETWORKS)}, got {graph!r}")
+    return NETWORKS[graph]()
+
+
+def baseline(name: str, chosen: dict[str, Any], batches: int) -> Build:
+    """How something to compare with is made, from the shape of an image and a seed.
+
+    **Arguments:**
+
+    - `name`: "adam", "adam cosine", "kalman", "linear".
+    - `chosen`: its settings.
+    - `batches`: of the pass, over which a step size falls.
+    """
+    net = Sequential(Dense(10), SoftmaxObservation()) if name == "linear" else paper_classifier()
+    how = {k: v for k, v in chosen.items() if k != "temperature"}
+    if name == "kalman":
+        return lambda shape, seed: DiagonalEKF(net, shape, seed=seed, **how)
+    falls = None if name == "adam" else batches
+    return lambda shape, seed: GradientClassifier(net, shape, falls_over=falls, seed=seed, **how)
+
+
+def baselines(data: str, batches: int) -> dict[str, tuple[Build, dict[str, Any]]]:
+    """All that a data set is compared with: how it is made, and its settings."""
+    return {name: (baseline(name, chosen, batches), chosen) for name, chosen in CHOSEN[data].items()}

@@ -1,0 +1,256 @@
+"""One pass over labelled images, each seen once: the paper's Section 4.3 and Table 1, by messages and by others.
+
+What `mnist`, `fashion-mnist` and `cifar10` share. A run that is stopped goes on where its last checkpoint is; a seed
+that is finished stays so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .. import scores
+from ..checkpoint import load
+from ..data.images import Images, Pixels, load_images
+from ..learner import Learner, Report
+from ..report.progress import progress
+from ..report.record import peak_memory_mb, settings_hash, write_json
+from ..train import Training, Watch
+from .experiment import READ_OUT, Experiment, SeedRun
+from .image_figure import draw_stream
+from .image_settings import baselines, network
+
+_PORTION = 1000  # images read out at a time
+_LAST = 1000  # images that progress tells the accuracy of
+
+
+def in_portions(read: Callable[[np.ndarray], Any], x: np.ndarray | Pixels) -> np.ndarray:
+    """What `read` says of all images, asked for in portions that need little memory."""
+    return np.concatenate([np.asarray(read(x[i : i + _PORTION])) for i in range(0, len(x), _PORTION)])
+
+
+def moments_to_look(batches: int) -> list[int]:
+    """After 1, 2, 4, 8 ... batches and after the last: where learning curves have their points."""
+    return sorted({2**k for k in range(batches.bit_length())} | {batches})
+
+
+class Curve(Watch):
+    """Follows a learner: its accuracy on the test images now and then, and on each batch before it is learnt.
+
+    All that it knows goes into the checkpoint, so that a run that is resumed has the whole curve.
+    """
+
+    def __init__(self, images: Images, batch: int, batches: int, settings: str, note: Mapping[str, Any]):
+        self.images, self.batch, self.looks, self.settings = images, batch, set(moments_to_look(batches)), settings
+        self.points: list[tuple[int, float]] = [tuple(p) for p in json.loads(note.get("curve", "[]"))]
+        self._right = deque(json.loads(note.get("right", "[]")), max(1, _LAST // batch))
+        self.iterations = int(note.get("iterations", 0))
+        self.spent = {"cpu": float(note.get("cpu_seconds", 0)), "wall": float(note.get("seconds", 0))}
+        self._begin = (0.0, 0.0)
+
+    def before(self, learner: Learner, x: np.ndarray, y: np.ndarray) -> None:
+        """No image is kept back for good: each is a test before it is learnt."""
+        self._right.append(scores.accuracy(np.asarray(learner.forward(x)), y))
+        self._begin = time.process_time(), time.perf_counter()
+
+    def after(self, learner: Learner, report: Report, seen: int) -> None:
+        """Only the update itself is timed."""
+        self.spent["cpu"] += time.process_time() - self._begin[0]
+        self.spent["wall"] += time.perf_counter() - self._begin[1]
+        self.iterations += report.iterations
+        if learner.batches + learner.failures in self.looks:
+            logits = in_portions(learner.forward, self.images.test_x)
+            self.points.append((seen, scores.accuracy(logits, self.images.test_y)))
+
+    def note(self) -> dict[str, Any]:
+        """The curve and the sums so far."""
+        return {
+            "settings": self.settings,
+            "curve": json.dumps(self.points),
+            "right": json.dumps(list(self._right)),
+            "iterations": self.iterations,
+            "cpu_seconds": self.spent["cpu"],
+            "seconds": self.spent["wall"],
+        }
+
+    def tell(self) -> str:
+        """How many of the last images were right before they were learnt."""
+        right = np.mean(self._right) if self._right else 0.0
+        return f"{right:.1%} of the last {len(self._right) * self.batch:,} images right before they were learnt"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageStream(Experiment):
+    """One setting for all three data sets, as in the paper; a seed is an order of the stream and the prior means.
+
+    **Arguments:**
+
+    - `graph`: "convolutional", the paper's network; or "dense", as wide as is practical.
+    - `batch`, `iterations`: as the learner.
+    - `examples`: how many training images; None for all.
+    - `compared`: which other ways of learning run beside it.
+    - `data_dir`: folder of the data sets, as `load_images`; no setting.
+    """
+
+    graph: str = "convolutional"
+    batch: int = 50
+    iterations: int = 200
+    examples: int | None = None
+    compared: tuple[str, ...] = ("adam", "adam cosine", "kalman", "linear")
+    data_dir: Path | None = None
+
+    data: ClassVar[str]
+    unknown: ClassVar[str | None] = None  # images of another kind, which the network should be unsure of
+    read_out: ClassVar[dict[str, str]] = {
+        **{how: READ_OUT[how] for how in ("fixed", "random", "forward")},
+        "adam": "no GBP: the same architecture, one pass of Adam, a constant step size",
+        "adam scaled": "the same with a temperature",
+        "adam cosine": "the same without, the step size falls like a cosine",
+        "kalman": "no GBP: the same architecture, a diagonal extended Kalman filter, example by example",
+        "linear": "no GBP: softmax regression, one pass of Adam, the step size falls like a cosine",
+    }
+    caption: ClassVar[str] = (
+        "Left: test accuracy against the number of training images seen, each once; all curves are read out by a "
+        "forward pass. A thin line a seed, a thick one for the mean. Right: how often the predicted class is right "
+        "against the probability that was given to it; on the dashed line both are the same."
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """With the networks and what they are compared with."""
+        plain = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
+        del plain["data_dir"]
+        others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared}
+        return {**plain, "compared": others}
+
+    def run_seed(self, seed: int) -> SeedRun:
+        """Without keeping anything."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self.resume_seed(seed, Path(folder))
+
+    def resume_seed(self, seed: int, folder: Path) -> SeedRun:
+        """Begin, or go on with what the folder holds of this seed."""
+        done = folder / f"seed-{seed}.json"
+        if done.exists():
+            return self._finished(seed, done)
+        images, unknown = self._load()
+        order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
+        training = self._training(images, order, seed, folder / f"seed-{seed}.safetensors")
+        training.learn(f"{self.data}, seed {seed}")
+        metrics, kept = self._read_out(training, unknown)
+        for name in self.compared:
+            found, curve = self._compare(name, images, unknown, order, seed)
+            metrics |= found
+            kept["curves"][name] = curve
+        run = SeedRun(seed, metrics, kept)
+        write_json(done, {"settings": settings_hash(self.settings()), "metrics": metrics, "kept": kept})
+        return run
+
+    def _load(self) -> tuple[Images, Pixels | None]:
+        """The images, and those of another kind; the mean of the training images is subtracted from all."""
+        images = load_images(self.data, self.data_dir)
+        mean = images.train_x.mean()
+        unknown = load_images(self.unknown, self.data_dir).test_x.minus(mean) if self.unknown else None
+        return images.centred(), unknown
+
+    def _finished(self, seed: int, path: Path) -> SeedRun:
+        held = json.loads(path.read_text())
+        _check_same(path, held["settings"], self.settings())
+        return SeedRun(seed, held["metrics"], held["kept"], before=True)
+
+    def _training(self, images: Images, order: np.ndarray, seed: int, path: Path) -> Training:
+        if path.exists():
+            learner = load(path)
+            _check_same(path, learner.note.get("settings"), self.settings())
+        else:
+            net, shape = network(self.graph), images.train_x.shape[1:]
+            learner = Learner(net, shape, iterations=self.iterations, seed=seed)
+        batches, settings = -(-len(order) // self.batch), settings_hash(self.settings())
+        curve = Curve(images, self.batch, batches, settings, learner.note)
+        return Training(learner, self.data, images, order, self.batch, learner.note.get("seen", 0), path, curve)
+
+    def _read_out(self, training: Training, unknown: Pixels | None) -> tuple[dict[str, float], dict[str, Any]]:
+        learner, images, curve = training.learner, training.images, training.watch
+        assert isinstance(curve, Curve)
+        p = {how: self._probabilities(learner, images.test_x, how) for how in ("fixed", "random", "forward")}
+        metrics = {k: v for how in p for k, v in all_scores(p[how], images.test_y, how).items()}
+        if unknown is not None:
+            for how in p:
+                metrics |= self._told_apart(self._probabilities(learner, unknown, how), p[how], how)
+        metrics |= {
+            "learning, CPU seconds/fixed": curve.spent["cpu"],
+            "learning, seconds/fixed": curve.spent["wall"],
+            "iterations a batch/fixed": curve.iterations / max(1, learner.batches + learner.failures),
+            "refused batches/fixed": float(learner.failures),
+            "peak memory, MB/fixed": peak_memory_mb(),
+        }
+        kept = {
+            "curves": {"forward": curve.points},
+            "calibration": [a.tolist() for a in scores.calibration(p["fixed"], images.test_y)],
+        }
+        return metrics, kept
+
+    def _told_apart(self, unknown: np.ndarray, known: np.ndarray, how: str) -> dict[str, float]:
+        """By how undecided they are."""
+        return {f"AUROC of {self.unknown}/{how}": scores.auroc(scores.entropy(unknown), scores.entropy(known))}
+
+    @staticmethod
+    def _probabilities(learner: Learner, x: Pixels, how: str) -> np.ndarray:
+        if how == "forward":
+            return scores.softmax(in_portions(learner.forward, x))
+        return in_portions(lambda part: learner.predict_proba(part, parameters=how), x)
+
+    def _compare(
+        self, name: str, images: Images, unknown: Pixels | None, order: np.ndarray, seed: int
+    ) -> tuple[dict[str, float], list[tuple[int, float]]]:
+        """One pass of something else over the same images in the same order."""
+        batches = -(-len(order) // self.batch)
+        build, words = baselines(self.data, batches)[name]
+        model = build(images.train_x.shape[1:], seed)
+        looks, points, cpu = set(moments_to_look(batches)), [], 0.0
+        for number, start in enumerate(progress(range(0, len(order), self.batch), f"{name}, seed {seed}")):
+            rows = order[start : start + self.batch]
+            begin = time.process_time()
+            model.update(images.train_x[rows], images.train_y[rows])
+            cpu += time.process_time() - begin
+            if number + 1 in looks:
+                right = scores.accuracy(in_portions(model.predict, images.test_x), images.test_y)
+                points.append((start + len(rows), right))
+        logits = in_portions(model.predict, images.test_x)
+        metrics: dict[str, float] = {f"learning, CPU seconds/{name}": cpu}
+        for label, temperature in ((name, 1.0), (f"{name} scaled", words.get("temperature"))):
+            if temperature is None:
+                continue
+            p = scores.softmax(logits, temperature)
+            metrics |= all_scores(p, images.test_y, label)
+            if unknown is not None:
+                other = scores.softmax(in_portions(model.predict, unknown), temperature)
+                metrics |= self._told_apart(other, p, label)
+        return metrics, points
+
+    def draw(self, runs: Sequence[SeedRun]) -> Figure:
+        """Learning curves, and calibration."""
+        return draw_stream([r.kept for r in runs])
+
+
+def _check_same(path: Path, found: Any, settings: Mapping[str, Any]) -> None:
+    if found != settings_hash(settings):
+        raise ValueError(f"{path} is of a run with other settings: move it away, or choose another --out")
+
+
+def all_scores(p: np.ndarray, y: np.ndarray, how: str) -> dict[str, float]:
+    """Accuracy, negative log likelihood, calibration error and Brier score, by name."""
+    return {
+        f"test accuracy/{how}": scores.accuracy(p, y),
+        f"negative log likelihood/{how}": scores.negative_log_likelihood(p, y),
+        f"expected calibration error/{how}": scores.expected_calibration_error(p, y),
+        f"Brier score/{how}": scores.brier_score(p, y),
+    }

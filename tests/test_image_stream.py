@@ -1,0 +1,167 @@
+"""One pass over images: stopped at any moment and resumed, what it writes, what it is compared with."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import gbplearn as gbp
+from gbplearn import cli
+from gbplearn.checkpoint import load
+from gbplearn.experiments import image_settings
+from gbplearn.experiments.catalogue import EXPERIMENTS
+from gbplearn.experiments.experiment import run
+from gbplearn.experiments.image_stream import ImageStream, in_portions, moments_to_look
+from gbplearn.report.record import settings_hash
+
+
+def small_network():
+    return gbp.Sequential(gbp.Dense(10, weight_prior=0.3, weight_init=0.0, prior=3.0), gbp.SoftmaxObservation())
+
+
+@dataclasses.dataclass(frozen=True)
+class Small(ImageStream):
+    """The digits of scikit-learn, which need no download, in place of MNIST."""
+
+    name: ClassVar[str] = "small"
+    data: ClassVar[str] = "digits"
+    title: ClassVar[str] = "small"
+    seeds: ClassVar[int] = 1
+    published: ClassVar[dict[str, str]] = {}
+    unknown: ClassVar[str | None] = "digits"
+
+
+CHOSEN = {
+    "adam": {"rate": 0.01, "steps": 10, "temperature": 2.0},
+    "kalman": {"prior_std": 0.3},
+    "linear": {"rate": 0.03, "steps": 5},
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """An experiment of seconds."""
+    monkeypatch.setitem(image_settings.NETWORKS, "convolutional", small_network)
+    monkeypatch.setitem(image_settings.CHOSEN, "digits", CHOSEN)
+    monkeypatch.setattr(image_settings, "paper_classifier", small_network)
+    return Small(examples=140, iterations=60, batch=20, compared=("adam", "kalman", "linear"))
+
+
+def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    results, _ = run(small, [0, 1], tmp_path / "out", ledger)
+    for how in ("fixed", "random", "forward", "adam", "adam scaled", "kalman", "linear"):
+        assert results["metrics"][f"test accuracy/{how}"]["mean"] > 0.4, how  # of ten classes
+        for score in ("negative log likelihood", "expected calibration error", "Brier score"):
+            assert np.isfinite(results["metrics"][f"{score}/{how}"]["mean"])
+        assert results["metrics"][f"AUROC of digits/{how}"]["values"] == [0.5, 0.5]  # from themselves
+    assert "test accuracy/kalman scaled" not in results["metrics"]
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"seed-0.json", "seed-1.safetensors", "small.png"}
+    assert len(ledger.read_text().splitlines()) == 2
+
+    again, _ = run(small, [0, 1], tmp_path / "out", ledger)
+    assert again["metrics"] == results["metrics"]
+    assert len(ledger.read_text().splitlines()) == 2  # nothing was run
+    (tmp_path / "new").mkdir()
+    run(small, [0], tmp_path / "out", tmp_path / "new" / "ledger.jsonl")
+    assert len((tmp_path / "new" / "ledger.jsonl").read_text().splitlines()) == 1  # a line that was missing
+
+    other = dataclasses.replace(small, iterations=61)
+    with pytest.raises(ValueError, match=r"seed-0.json is of a run with other settings"):
+        run(other, [0], tmp_path / "out", None)
+    (tmp_path / "out" / "seed-0.json").unlink()
+    with pytest.raises(ValueError, match=r"seed-0.safetensors is of a run with other settings"):
+        run(other, [0], tmp_path / "out", None)
+
+
+def test_temperature_changes_probabilities_and_no_decision(small, tmp_path):
+    found = dataclasses.replace(small, compared=("adam",)).run_seed(0).metrics
+    assert found["test accuracy/adam"] == found["test accuracy/adam scaled"]
+    assert found["negative log likelihood/adam"] != found["negative log likelihood/adam scaled"]
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import test_image_stream as t
+from pathlib import Path
+t.image_settings.NETWORKS["convolutional"] = t.small_network
+t.image_settings.CHOSEN["digits"] = t.CHOSEN
+experiment = t.Small(examples=600, iterations=5, batch=10, compared=())
+experiment.resume_seed(0, Path(sys.argv[1]))
+"""
+
+
+def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
+    """`kill -9` at two moments that nobody chose; the posterior is that of a run that nobody disturbed."""
+
+    def start(folder):
+        folder.mkdir(exist_ok=True)
+        words = [sys.executable, "-c", KILLED, str(folder), os.path.dirname(__file__)]
+        return subprocess.Popen(words, stderr=subprocess.DEVNULL)
+
+    assert start(tmp_path / "whole").wait() == 0
+    path, seen = tmp_path / "parted" / "seed-0.safetensors", []
+    for _ in range(2):
+        process, before = start(tmp_path / "parted"), path.stat().st_mtime_ns if path.exists() else 0
+        while process.poll() is None and (not path.exists() or path.stat().st_mtime_ns == before):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        seen.append(load(path).note["seen"])
+    assert seen[0] < 600
+    assert start(tmp_path / "parted").wait() == 0
+    whole, parted = (load(tmp_path / name / "seed-0.safetensors") for name in ("whole", "parted"))
+    assert (parted.batches, parted.examples, parted.note["seen"]) == (whole.batches, whole.examples, 600)
+    for name, belief in whole.posterior.items():
+        for part in ("eta", "lam"):
+            a, b = (np.asarray(getattr(g, part)).tobytes() for g in (belief, parted.posterior[name]))
+            assert a == b, name
+    ends = [json.loads((tmp_path / name / "seed-0.json").read_text()) for name in ("whole", "parted")]
+    assert ends[0]["kept"] == ends[1]["kept"]
+    same = {k for k, v in ends[0]["metrics"].items() if ends[1]["metrics"][k] == v}
+    assert {k for k in ends[0]["metrics"] if "seconds" not in k and "memory" not in k} <= same
+
+
+def test_settings_decide_the_hash_and_folders_do_not(small, tmp_path):
+    same = dataclasses.replace(small, data_dir=tmp_path)
+    assert settings_hash(same.settings()) == settings_hash(small.settings())
+    assert settings_hash(dataclasses.replace(small, batch=21).settings()) != settings_hash(small.settings())
+
+
+def test_curves_have_points_at_powers_of_two_and_at_the_end():
+    assert moments_to_look(1) == [1]
+    assert moments_to_look(8) == [1, 2, 4, 8]
+    assert moments_to_look(12) == [1, 2, 4, 8, 12]
+    x = np.arange(2345.0)
+    np.testing.assert_array_equal(in_portions(lambda part: part, x), x)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+def test_published_experiments_are_set_up(name):
+    experiment = EXPERIMENTS[name]()
+    assert experiment.settings()["compared"].keys() == {"adam", "adam cosine", "kalman", "linear"}
+    assert "Conv2D(filters=16, kernel=5" in experiment.settings()["network"]
+    assert "test accuracy/fixed" in experiment.published
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["xor", "--graph", "dense"], "--graph is no option of xor"),
+        (["xor", "--examples", "10"], "--examples is no option of xor"),
+        (["mnist", "--examples", "0"], "--examples must be 1 or larger"),
+        (["mnist", "--data-dir", "none"], "none: there is no such folder"),
+    ],
+)
+def test_refused_on_the_command_line(words, named, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["experiment", *words]) == 2
+    assert named in capsys.readouterr().err
