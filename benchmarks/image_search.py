@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="+", help="numbers of trials; by default all")
     given = parser.parse_args()
     for name in given.data:
-        data = load_images(name, given.data_dir)
+        data = load_images(name, given.data_dir).centred()
         split = np.random.default_rng(SPLIT).permutation(len(data.train_y))
         val, rest = split[:HELD_BACK], split[HELD_BACK:]
         order = rest[np.random.default_rng(SEED).permutation(len(rest))][: given.examples]

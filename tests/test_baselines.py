@@ -6,7 +6,8 @@ import optax
 import pytest
 
 import gbplearn as gbp
-from gbplearn.baselines.cnn import GradientClassifier, choose
+from gbplearn.baselines.cnn import GradientClassifier, choose, first_parameters
+from gbplearn.baselines.diagonal_ekf import DiagonalEKF
 
 
 def network():
@@ -70,7 +71,12 @@ def test_hidden_labels_count_nothing():
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"rate": 0.0}, "rate"), ({"rate": float("nan")}, "rate"), ({"rate": 0.1, "steps": 0}, "steps")],
+    [
+        ({"rate": 0.0}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"rate": 0.1, "steps": 0}, "steps"),
+        ({"rate": 0.1, "falls_over": 0}, "falls"),
+    ],
 )
 def test_settings_that_make_no_sense(options, named):
     with pytest.raises(ValueError, match=named):
@@ -80,3 +86,67 @@ def test_settings_that_make_no_sense(options, named):
 def test_generative_networks_are_refused():
     with pytest.raises(ValueError, match="generative"):
         GradientClassifier(gbp.Sequential(gbp.ConvTranspose2D(2, kernel=3)), (6, 6, 1), rate=0.1)
+
+
+def test_a_falling_step_size_is_half_a_cosine():
+    x, y = lines(0, 8)
+    falling = GradientClassifier(network(), (6, 6, 1), rate=0.01, falls_over=4)
+    rates = [0.01 * (1 + np.cos(np.pi * t / 4)) / 2 for t in range(6)]
+    values = dict(falling.parameters)
+    optimiser = optax.scale_by_adam()
+    state = optimiser.init(values)
+    for t in range(6):
+        rate = rates[t] if t <= 4 else 0.0  # and stays there
+        grads = jax.grad(
+            lambda v: optax.softmax_cross_entropy_with_integer_labels(network().forward(x, v)["dense"], y).mean()
+        )(values)
+        updates, state = optimiser.update(grads, state)
+        values = {n: values[n] - rate * updates[n] for n in values}
+        falling.update(x, y)
+    for name, value in falling.parameters.items():
+        assert np.allclose(value, values[name], atol=1e-5), name
+
+
+def test_the_kalman_filter_is_the_textbook_one():
+    """A linear softmax, whose Jacobian is known: the equations with NumPy's own matrices, example after example."""
+    net = gbp.Sequential(gbp.Dense(3), gbp.SoftmaxObservation())
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 2)).astype(np.float32), rng.integers(0, 3, 6)
+    model = DiagonalEKF(net, (2,), prior_std=0.5, process_noise=0.1, seed=4)
+    first = first_parameters(net, (2,), 4)
+    m = np.concatenate([np.asarray(first["dense/bias"], float), np.asarray(first["dense/weight"], float).ravel()])
+    v = np.full(9, 0.25)
+    for a, c in zip(x, y):
+        jacobian = np.concatenate([np.eye(3), np.kron(a, np.eye(3))], 1)  # biases, then weights row by row
+        logits = jacobian @ m
+        p = np.exp(logits) / np.exp(logits).sum()
+        spread = np.diag(p) - np.outer(p, p)
+        h = spread @ jacobian
+        gain = np.diag(v) @ h.T @ np.linalg.inv(h @ np.diag(v) @ h.T + spread + 1e-3 * np.eye(3))
+        m = m + gain @ (np.eye(3)[c] - p)
+        v = v - np.diag(gain @ h @ np.diag(v)) + 0.1**2
+    model.update(np.concatenate([x, x[:1]]), np.append(y, 99), y_observed=np.arange(7) < 6)
+    np.testing.assert_allclose(model.mean, m, atol=1e-5)
+    np.testing.assert_allclose(model.variance, v, rtol=1e-4)
+    np.testing.assert_allclose(
+        model.predict(x[:1])[0], np.concatenate([np.eye(3), np.kron(x[0], np.eye(3))], 1) @ m, atol=1e-5
+    )
+
+
+def test_the_kalman_filter_learns_rows_from_columns():
+    (x, y), (test_x, test_y) = lines(0, 200), lines(1, 100)
+    model = DiagonalEKF(network(), (6, 6, 1), prior_std=0.3, process_noise=0.01)
+    before = model.variance.max()
+    model.update(x, y)
+    assert (model.predict(test_x).argmax(1) == test_y).mean() >= 0.9
+    assert 0 < model.variance.min() < before
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"prior_std": 0.0}, "prior_std"), ({"prior_std": 1.0, "process_noise": -1.0}, "process")]
+)
+def test_settings_of_the_filter_that_make_no_sense(options, named):
+    with pytest.raises(ValueError, match=named):
+        DiagonalEKF(network(), (6, 6, 1), **options)
+    with pytest.raises(ValueError, match="generative"):
+        DiagonalEKF(gbp.Sequential(gbp.ConvTranspose2D(2, kernel=3)), (6, 6, 1), prior_std=0.1)

@@ -145,7 +145,7 @@ def banana(seed=0):
     return graph, marks, ranges
 
 
-@pytest.mark.parametrize("relinearise", [1, 3, gbp.OnMovement(0.01)], ids=str)
+@pytest.mark.parametrize("relinearise", [1, 3, gbp.OnMovement(0.01), gbp.AfterVisit()], ids=str)
 def test_relinearisation_reaches_the_gauss_newton_solution(relinearise):
     graph, marks, ranges = banana()
     result = gbp.infer(graph, relinearise=relinearise, tolerance=1e-4, iterations=200)
@@ -160,6 +160,32 @@ def test_relinearisation_reaches_the_gauss_newton_solution(relinearise):
     assert (np.abs(np.asarray(result["x"].mean[0]) - p) / std).max() < 0.02
     cov = np.linalg.inv(j.T @ j / 0.0025 + np.eye(2))
     np.testing.assert_allclose(result["x"].covariance[0], cov, rtol=2e-2, atol=1e-6)
+
+
+def test_after_a_visit_is_one_visit_late():
+    """A hand-written loop: `square` is linearised where its own last visit ended, not where `pull` has led since."""
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", shape=(1,), prior=gbp.Gaussian.from_moments(mean=1.0, std=1.0))
+    graph.add(gbp.Factor(lambda a: a**2, (x,), y=[4.0], sigma=0.5, name="square"))
+    graph.add(gbp.Factor(lambda a: a, (x,), y=[3.0], sigma=0.5, name="pull", linear=True))
+    pull, square, x0, wanted = np.zeros(2), np.zeros(2), 1.0, []
+    for _ in range(4):  # natural parameters: information, precision
+        slope = 2 * x0
+        square = np.array([slope * (4 - x0**2 + slope * x0), slope**2]) / 0.5**2
+        eta, lam = np.array([1.0, 1.0]) + square + pull
+        x0 = eta / lam
+        pull = np.array([3.0, 1.0]) / 0.5**2
+        eta, lam = np.array([1.0, 1.0]) + square + pull
+        wanted.append(eta / lam)
+    state, found = gbp.init(graph, relinearise=gbp.AfterVisit()), []
+    for _ in range(4):
+        state = gbp.step(graph, state, relinearise=gbp.AfterVisit())
+        found.append(float(gbp.beliefs(graph, state)["x"].mean[0]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    now = gbp.init(graph)
+    for _ in range(2):
+        now = gbp.step(graph, now)
+    assert abs(float(gbp.beliefs(graph, now)["x"].mean[0]) - wanted[1]) > 1e-2  # the default is another
 
 
 def test_linear_and_relinearised_agree():

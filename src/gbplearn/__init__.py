@@ -26,12 +26,13 @@ from .network import Sequential
 from .noise import LearnNoise
 from .problem import State
 from .robust import Huber, Kernel, Tukey
-from .schedule import Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
+from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
 from .view import Variable, View
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AfterVisit",
     "AvgPool2D",
     "AxesEdges",
     "CheckpointError",

@@ -21,7 +21,7 @@ from .look import nothing_seen
 from .options import Options
 from .problem import Messages, Problem, State, belief, empty_state
 from .propagate import Enough, run
-from .schedule import Damping, OnMovement, Schedule, Sweep, per_slot
+from .schedule import AfterVisit, Damping, OnMovement, Schedule, Sweep, per_slot
 
 
 class Status(enum.Enum):
@@ -118,10 +118,12 @@ def _options(
     damping: float | Damping,
     dropout: float | Damping,
     schedule: Schedule | None,
-    relinearise: int | OnMovement,
+    relinearise: int | OnMovement | AfterVisit,
 ) -> Options:
-    if not isinstance(relinearise, OnMovement) and not (isinstance(relinearise, int) and relinearise >= 1):
-        raise ValueError(f"relinearise must be a number of visits >= 1 or gbp.OnMovement(...), got {relinearise!r}")
+    known = (isinstance(relinearise, int) and relinearise >= 1) or isinstance(relinearise, (OnMovement, AfterVisit))
+    if not known:
+        ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
+        raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
     schedule = Sweep() if schedule is None else schedule
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
@@ -136,7 +138,7 @@ def init(
     graph: FactorGraph,
     *,
     evidence: Mapping[str, Any] | None = None,
-    relinearise: int | OnMovement = 1,
+    relinearise: int | OnMovement | AfterVisit = 1,
     messages: str = "auto",
     seed: int = 0,
 ) -> State:
@@ -152,7 +154,7 @@ def step(
     damping: float | Damping = 0.0,
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
-    relinearise: int | OnMovement = 1,
+    relinearise: int | OnMovement | AfterVisit = 1,
     messages: str = "auto",
 ) -> State:
     """One iteration (a full schedule) from `state`, which stays usable. No guard watches over it."""
@@ -229,7 +231,7 @@ def infer(
     damping: float | Damping = 0.0,
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
-    relinearise: int | OnMovement = 1,
+    relinearise: int | OnMovement | AfterVisit = 1,
     messages: str = "auto",
     evidence: Mapping[str, Any] | None = None,
     init: Result | State | None = None,
@@ -250,7 +252,8 @@ def infer(
     - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
     - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
-    - `relinearise`: nonlinear factors every visit (1), every n visits, or `gbp.OnMovement(threshold)`.
+    - `relinearise`: nonlinear factors every visit (1), every n visits, `gbp.OnMovement(threshold)`, or
+        `gbp.AfterVisit()`.
     - `messages`: "per-edge" keeps every message; "pooled" keeps their product into each unit, with a reaction term for
         each factor (see `gbp.messages`): much less to store, the same means on linear graphs, precisions to first
         order; "auto" pools the large edge sets of layers.

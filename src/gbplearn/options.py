@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from .schedule import OnMovement, Schedule
+from .schedule import AfterVisit, OnMovement, Schedule
 
 
 class Options(eqx.Module):
@@ -16,7 +16,7 @@ class Options(eqx.Module):
     dropout: tuple[tuple[Array, ...], ...]
     damped: bool = eqx.field(static=True)
     dropping: bool = eqx.field(static=True)
-    relinearise: int | OnMovement = eqx.field(static=True)
+    relinearise: int | OnMovement | AfterVisit = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
 
     def kept(self, g: int, s: int) -> Array:

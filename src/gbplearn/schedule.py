@@ -107,6 +107,15 @@ class OnMovement:
             raise ValueError(f"OnMovement: the threshold must be > 0 standard deviations, got {self.threshold}")
 
 
+@dataclasses.dataclass(frozen=True)
+class AfterVisit:
+    """Move the linearisation point of a group to the means at the end of its own visit, for its next one.
+
+    What the other groups say in between comes one visit late. That is how the authors of the paper ran their
+    experiments; the paper itself, and the default, linearise at the current means.
+    """
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Damping:
     """Weight of the *old* message in natural parameters, by the variable that receives it: `d old + (1 - d) new`.

@@ -13,7 +13,7 @@ from .group import Group
 from .linalg import add_all
 from .options import Options
 from .problem import Problem, State, belief_mean, pooled
-from .schedule import OnMovement
+from .schedule import AfterVisit, OnMovement
 
 
 class Seen(NamedTuple):
@@ -59,6 +59,8 @@ def _refresh(options: Options, state: State, g: int, means: dict[str, Array], ol
     if stored is None:
         return means, None
     first = state.visits[g] == 0
+    if isinstance(options.relinearise, AfterVisit):
+        return stored, stored
     if isinstance(options.relinearise, OnMovement):
         points = {}
         for name, x0 in stored.items():

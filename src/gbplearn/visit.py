@@ -16,6 +16,7 @@ from .native.visits import Looked, kernel_for
 from .noise_update import learn_noise
 from .options import Options
 from .problem import Messages, Problem, State, cavity
+from .schedule import AfterVisit
 from .seen import means_of, points_of, product, see, undamped
 
 
@@ -184,7 +185,11 @@ def visit(
             proposed.append(undamped(own[s], packed.on_units(slot.edges), weight))
         else:
             proposed.append(packed.on_units(slot.edges))
-    return _after(state, g, messages, stored, key, variance), proposed, None
+    after = _after(state, g, messages, stored, key, variance)
+    if stored is not None and isinstance(options.relinearise, AfterVisit):
+        moved = means_of(problem, see(problem, after, g)[2])
+        after = _after(state, g, messages, moved, key, variance)
+    return after, proposed, None
 
 
 def _after(

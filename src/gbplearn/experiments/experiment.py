@@ -100,7 +100,8 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
     results = {
         "experiment": experiment.name,
         "settings": {"seeds": list(seeds), **settings},
-        "metrics": {name: summary([r.metrics[name] for r in runs]) for name in runs[0].metrics},
+        # What takes long may have been measured for some seeds only.
+        "metrics": {name: summary([r.metrics[name] for r in runs if name in r.metrics]) for name in runs[0].metrics},
         "published": experiment.published,
         "read_out": experiment.read_out,
         **whole.read(),
