@@ -35,7 +35,7 @@ def main() -> None:
         )
         return f"<!-- {name}: from here -->\n{markdown(table_rows(results))}\n\n{told}\n<!-- to here -->"
 
-    text = re.sub(r"<!-- (\w+): from here -->.*?<!-- to here -->", fill, page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"<!-- ([\w-]+): from here -->.*?<!-- to here -->", fill, page.read_text(), flags=re.DOTALL)
     page.write_text(text)
 
 

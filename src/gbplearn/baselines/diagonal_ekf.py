@@ -79,10 +79,10 @@ def _filter(net: Sequential, unravel, mean: Array, variance: Array, x: Array, y:
     (jacobian,) = jax.vmap(pull)(classes)  # a row a class
     p = jax.nn.softmax(logits)
     spread = jnp.diag(p) - jnp.outer(p, p)
-    h = spread @ jacobian
-    root = jnp.linalg.cholesky((h * variance) @ h.T + spread + _RIDGE * classes)
+    # H = spread G is long and G is what there is: all that can be is done with the short sides.
+    root = jnp.linalg.cholesky(spread @ ((jacobian * variance) @ jacobian.T) @ spread + spread + _RIDGE * classes)
     whiten = jax.scipy.linalg.solve_triangular(root, classes, lower=True)
-    whitened = whiten @ h
+    whitened = (whiten @ spread) @ jacobian
     mean = mean + variance * ((whiten @ (classes[y] - p)) @ whitened)
     # Rounding must not make a negative number of a small one.
     kept = jnp.maximum(1 - variance * jnp.sum(whitened**2, 0), _LEAST_KEPT)

@@ -12,6 +12,9 @@ from .image_stream import ImageStream
 class Cifar10(ImageStream):
     """Colour photographs of 32 x 32 pixels."""
 
+    compared: tuple[str, ...] = ("adam", "adam cosine", "linear")
+    compared_seeds: int = 1
+
     name: ClassVar[str] = "cifar10"
     data: ClassVar[str] = "cifar10"
     title: ClassVar[str] = "CIFAR10, one pass"
