@@ -33,7 +33,7 @@ TRIALS = {
     "adam": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
     "adam cosine": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
     "linear": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
-    "kalman": [{"prior_std": s, "process_noise": q} for s in (0.01, 0.03, 0.1) for q in (0.0, 1e-4, 1e-3)],
+    "kalman": [{"prior_std": s, "process_noise": q} for s in (0.01, 0.03, 0.1, 0.3, 1.0) for q in (0.0, 1e-4, 1e-3)],
     # Of the factor graph: what differs from the paper's standard deviations, and from the learner's defaults.
     "gbp": [
         {},

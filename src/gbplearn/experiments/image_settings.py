@@ -27,7 +27,7 @@ ITERATIONS = 50
 
 # By data set: step sizes of Adam and steps a batch, prior and wandering of the Kalman filter. Temperatures are the best
 # for the held-back images.
-_KALMAN = {"prior_std": 0.03, "process_noise": 0.0}
+_KALMAN = {"prior_std": 0.3, "process_noise": 0.0}
 CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
     "mnist": {
         "adam": {"rate": 0.003, "steps": 1, "temperature": 0.958},
