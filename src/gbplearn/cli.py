@@ -63,7 +63,7 @@ class Demo:
 class RunExperiment:
     """Run a published experiment: results.json, its figure and report.html, and a line a seed in the ledger."""
 
-    name: tyro.conf.Positional[Literal["xor", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]]
+    name: tyro.conf.Positional[Literal["xor", "regression", "digits", "mnist", "fashion-mnist", "cifar10", "published"]]
     """Which experiment."""
     seeds: int | None = None
     """How many seeds, from 0 on; by default as many as its results are quoted for."""
@@ -72,7 +72,7 @@ class RunExperiment:
     ledger: Path = Path("results/ledger.jsonl")
     """File that every run adds its lines to."""
     data_dir: Path | None = None
-    """Of mnist, fashion-mnist, cifar10: as of `gbplearn train`."""
+    """Of mnist, fashion-mnist, cifar10, published: as of `gbplearn train`."""
     graph: Literal["convolutional", "dense"] | None = None
     """Of mnist, fashion-mnist, cifar10: the paper's network, or dense layers."""
     examples: int | None = None

@@ -13,10 +13,13 @@ from .digits import Digits
 from .experiment import Experiment, as_text, run, table_rows
 from .fashion_mnist import FashionMnist
 from .mnist import Mnist
+from .published import Published
 from .regression import Regression
 from .xor import Xor
 
-EXPERIMENTS: dict[str, type[Experiment]] = {e.name: e for e in (Xor, Regression, Digits, Mnist, FashionMnist, Cifar10)}
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    e.name: e for e in (Xor, Regression, Digits, Mnist, FashionMnist, Cifar10, Published)
+}
 
 
 def run_by_name(
