@@ -12,7 +12,7 @@ import pathlib
 import re
 import shutil
 
-from gbplearn.experiments.experiment import table_rows
+from gbplearn.experiments.catalogue import EXPERIMENTS
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -28,12 +28,14 @@ def main() -> None:
     def fill(match: re.Match) -> str:
         name = match.group(1)
         results = json.loads((ROOT / "results" / name / "results.json").read_text())
-        shutil.copy(ROOT / "results" / name / f"{name}.png", ROOT / "docs" / "images" / f"{name}.png")
+        drawn = ROOT / "results" / name / f"{results['experiment']}.png"
+        shutil.copy(drawn, ROOT / "docs" / "images" / f"{name}.png")
         told = (
             f"{len(results['settings']['seeds'])} seeds, commit {results['environment']['commit']}, "
             f"{results['seconds']:.0f} s ({results['cpu_seconds']:.0f} CPU s), {results['peak_memory_mb']:.0f} MB"
         )
-        return f"<!-- {name}: from here -->\n{markdown(table_rows(results))}\n\n{told}\n<!-- to here -->"
+        table = markdown(EXPERIMENTS[results["experiment"]].rows(results))
+        return f"<!-- {name}: from here -->\n{table}\n\n{told}\n<!-- to here -->"
 
     text = re.sub(r"<!-- ([\w-]+): from here -->.*?<!-- to here -->", fill, page.read_text(), flags=re.DOTALL)
     page.write_text(text)

@@ -67,6 +67,14 @@ def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"seed-0.json", "seed-1.safetensors", "small.png"}
     assert len(ledger.read_text().splitlines()) == 2
 
+    head, *rows = small.rows(results)
+    assert head[1:4] == ("fixed", "random", "forward")
+    first = dict(zip(head, rows[0]))
+    values = results["metrics"]["test accuracy/fixed"]["values"]
+    assert first[""] == "test accuracy"
+    assert first["fixed"].startswith(f"{np.mean(values):.4g} ± {abs(values[0] - values[1]) / 2:.2g}")
+    assert first["kalman"].endswith("(1 seed)")
+
     again, _ = run(small, [0, 1], tmp_path / "out", ledger)
     assert again["metrics"] == results["metrics"]
     assert len(ledger.read_text().splitlines()) == 2  # nothing was run

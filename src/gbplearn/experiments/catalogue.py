@@ -10,7 +10,7 @@ from typing import Any
 from ..report.page import write_page
 from .cifar10 import Cifar10
 from .digits import Digits
-from .experiment import Experiment, as_text, run, table_rows
+from .experiment import Experiment, as_text, run
 from .fashion_mnist import FashionMnist
 from .mnist import Mnist
 from .published import Published
@@ -43,6 +43,6 @@ def run_by_name(
         f"{len(results['settings']['seeds'])} seeds, {results['seconds']:.0f} s on {results['environment']['device']}"
     )
     page = write_page(out / "report.html", f"gbplearn: {experiment.title}", lead, [section])
-    print(as_text(table_rows(results)))
+    print(as_text(experiment.rows(results)))
     print(f"\n{out / 'results.json'}\n{page}")
     return results

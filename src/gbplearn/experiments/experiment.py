@@ -70,6 +70,11 @@ class Experiment(abc.ABC):
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """The figure."""
 
+    @staticmethod
+    def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+        """The table of its results, headings first."""
+        return table_rows(results)
+
     def settings(self) -> dict[str, Any]:
         """Its fields."""
         assert dataclasses.is_dataclass(self)
@@ -110,7 +115,7 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
     }
     pictures = save_figure(experiment.draw(runs), out, experiment.name)
     write_json(out / "results.json", results)
-    rows = table_rows(results)
+    rows = experiment.rows(results)
     section = Section(
         experiment.title,
         " ".join(f"{name}: {words}." for name, words in experiment.read_out.items()),
@@ -128,6 +133,25 @@ def table_rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         error = "" if m["standard_error"] is None else f"{m['standard_error']:.2g}"
         low, high = (f"{f(m['values']):.4g}" for f in (min, max))
         rows.append((name, f"{m['mean']:.4g}", error, low, high, results["published"].get(name, "")))
+    return rows
+
+
+def rows_by_read_out(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A column for each read-out: mean ± standard error, with the number of seeds where it is not that of all."""
+    metrics, seeds = results["metrics"], len(results["settings"]["seeds"])
+    quantities, hows = (list(dict.fromkeys(name.rsplit("/", 1)[i] for name in metrics)) for i in (0, 1))
+
+    def cell(name: str) -> str:
+        if name not in metrics:
+            return ""
+        m = metrics[name]
+        error = "" if m["standard_error"] is None else f" ± {m['standard_error']:.2g}"
+        few = len(m["values"])
+        return f"{m['mean']:.4g}{error}" + ("" if few == seeds else f" ({few} seed{'s' if few > 1 else ''})")
+
+    rows: list[tuple[str, ...]] = [("", *hows, "published")]
+    for q in quantities:
+        rows.append((q, *(cell(f"{q}/{how}") for how in hows), results["published"].get(f"{q}/{hows[0]}", "")))
     return rows
 
 

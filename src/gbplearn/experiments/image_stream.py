@@ -25,7 +25,7 @@ from ..learner import Learner, Report
 from ..report.progress import progress
 from ..report.record import peak_memory_mb, settings_hash, write_json
 from ..train import Training, Watch
-from .experiment import READ_OUT, Experiment, SeedRun
+from .experiment import READ_OUT, Experiment, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
 from .image_settings import ITERATIONS, baselines, network
 
@@ -238,6 +238,11 @@ class ImageStream(Experiment):
                 other = scores.softmax(in_portions(model.predict, unknown), temperature)
                 metrics |= self._told_apart(other, p, label)
         return metrics, points
+
+    @staticmethod
+    def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+        """A column a read-out."""
+        return rows_by_read_out(results)
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Learning curves, and calibration."""
