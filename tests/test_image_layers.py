@@ -1,7 +1,6 @@
 """Image layers against the same factors written as plain functions, explicit loops and explicit Jacobians."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +14,9 @@ from gbplearn.layers.convolution import Convolution, ConvolutionKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.layers.pairwise_smoothing import DifferenceKind
 from gbplearn.layers.upsample2d import UpsampleKind
-from gbplearn.tile_edges import TileEdges
-from gbplearn.window_edges import NeighbourEdges, WindowEdges, Windows
-from helpers import QUICK, Linear, as_rows, assert_same, check_operators, run_iterations
+from gbplearn.window_edges import Windows
+from helpers import QUICK, Linear, assert_same, check_operators, run_iterations
+from image_factors import join
 
 CONVOLUTIONS = (gbp.Conv2D, gbp.ConvTranspose2D)
 ACTIVATIONS = {
@@ -313,17 +312,6 @@ def test_a_robust_switch_may_be_shared_over_a_patch():
     assert_same([as_layer(robust, drawn), as_function(layer, drawn, [weights])[0]], iterations=1)
 
 
-def variables_of(*shapes):
-    graph = gbp.FactorGraph()
-    return [graph.variable(f"v{i}", s) for i, s in enumerate(shapes)]
-
-
-def join(layer, x, y, weight=(2, 2, 1, 1), bias=(1,)):
-    """The layer's factor between variables of these shapes."""
-    x, y, w, d = variables_of(x, y, weight, bias)
-    return layer.factor("layer", x, {"weight": w, "bias": d}, y)
-
-
 def convolutions(cases):
     return [name for name, (layer, _) in cases.items() if isinstance(layer, CONVOLUTIONS)]
 
@@ -363,108 +351,6 @@ def test_poolings_are_explicit_loops(layer, reduce):
     np.testing.assert_allclose(layer.forward(jnp.asarray(x), {}), expected, atol=1e-6)
     assert layer.output_shape((7, 5, 3)) == (2, 2, 3)
     assert layer.parameters((7, 5, 3)) == {}
-
-
-def units_of_windows(shape, windows, channels):
-    """The unit of every edge, by loops; -1 where there is none."""
-    batch, height, width, depth = shape
-    counts = windows.count((height, width))
-    rows = []
-    for b, i, j, c in np.ndindex(batch, *counts, channels or depth):
-        row = []
-        for t, u in np.ndindex(*windows.kernel):
-            r, s = i * windows.stride[0] + t - windows.before[0], j * windows.stride[1] + u - windows.before[1]
-            (p, over), (q, beside) = divmod(r, windows.dilation[0]), divmod(s, windows.dilation[1])
-            there = not over and not beside and 0 <= p < height and 0 <= q < width
-            for f in range(depth) if channels else (c,):
-                row.append(((b * height + p) * width + q) * depth + f if there else -1)
-        rows.append(row)
-    return np.array(rows)
-
-
-def check_edges(edges, unit):
-    """Copies, their transpose, sums of the others and the edges there are, against the unit of every edge."""
-    rng = np.random.default_rng(0)
-    x, e = (rng.standard_normal(s).astype(np.float32) for s in (edges.unit_shape, unit.shape))
-    there = unit >= 0
-    found = jax.jit(lambda x, e: (edges.spread(x), edges.pool(e), edges.others(e)), compiler_options=QUICK)
-    spread, pool, others = found(x, e)
-    np.testing.assert_array_equal(spread, np.where(there, x.ravel()[unit], 0))
-    total = np.zeros(x.size)
-    np.add.at(total, unit[there], e[there])
-    np.testing.assert_allclose(np.ravel(pool), total, atol=1e-5)
-    np.testing.assert_allclose(np.vdot(spread, e), np.vdot(x, pool), rtol=1e-4)
-    np.testing.assert_allclose(np.asarray(others)[there], (total[unit] - e)[there], atol=1e-5)
-    np.testing.assert_array_equal(np.asarray(others)[~there], 0)
-    present = edges.present()
-    assert (present is None) == there.all()
-    if present is not None:
-        np.testing.assert_array_equal(present, there)
-    assert edges.row == unit.shape[1]
-    assert math.prod(edges.grid) == unit.shape[0]
-    once = np.unique(unit[there]).size == there.sum()
-    assert once or not edges.injective
-    assert edges.injective or not edges.dense
-    return once
-
-
-WINDOWS = {
-    "valid": (Windows((3, 2)), (2, 4, 5, 2), (2, 4)),
-    "stride": (Windows((3, 2), (2, 1)), (2, 6, 5, 2), (2, 4)),
-    "same": (Windows((3, 4), before=(1, 1), after=(1, 2)), (2, 3, 5, 2), (3, 5)),
-    "same, stride": (Windows((3, 3), (2, 2), before=(0, 1), after=(1, 1)), (1, 4, 5, 2), (2, 3)),
-    "gaps": (Windows((3, 3), dilation=(2, 3), before=(2, 0), after=(2, 1)), (2, 2, 3, 2), (5, 6)),
-    "side by side": (Windows((2, 3), (2, 3)), (2, 5, 6, 2), (2, 2)),
-    "side by side, over the border": (Windows((2, 2), (2, 2), before=(0, 1), after=(1, 0)), (2, 3, 3, 2), (2, 2)),
-    "apart": (Windows((1, 2), (3, 3)), (2, 5, 6, 2), (2, 2)),
-    "single pixels": (Windows((1, 1)), (2, 3, 2, 2), (3, 2)),
-}
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_window_edges(name):
-    windows, shape, count = WINDOWS[name]
-    assert windows.count(shape[1:3]) == count
-    channels = 1 if windows.stride != (1, 1) else 3
-    edges = WindowEdges(shape, windows, channels)
-    assert edges.grid == (shape[0], *count, channels)
-    assert edges.injective == check_edges(edges, units_of_windows(shape, windows, channels))
-
-
-@pytest.mark.parametrize(
-    ("shape", "size"), [((2, 5, 6, 2), (2, 3)), ((1, 4, 4, 3), (2, 2)), ((2, 3, 4, 1), (1, 2)), ((1, 6, 3, 2), (3, 1))]
-)
-def test_tile_edges(shape, size):
-    """Tiles stay on the image; read as rows they are what windows side by side are."""
-    edges = TileEdges(shape, size)
-    unit = units_of_windows(shape, Windows(size, size), None)
-    rng = np.random.default_rng(0)
-    x, e, f = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in (shape, unit.shape, (len(unit), 1)))
-    tiles = e.reshape(*edges.grid, *size).transpose(0, 1, 4, 2, 5, 3)
-    assert tiles.shape == edges.rows.shape(*unit.shape)
-    np.testing.assert_array_equal(as_rows(edges.spread(x)), x.ravel()[unit])
-    pooled = np.zeros(x.size)
-    pooled[unit] = e
-    np.testing.assert_array_equal(np.ravel(edges.pool(tiles)), pooled.astype(np.float32))
-    total = e.sum(1, keepdims=True)
-    np.testing.assert_allclose(edges.rows.total(tiles), total, atol=1e-5)
-    np.testing.assert_allclose(as_rows(edges.rows.others(tiles)), total - e, atol=1e-5)
-    np.testing.assert_array_equal(
-        as_rows(jnp.broadcast_to(edges.rows.lift(f), tiles.shape)), np.repeat(f, unit.shape[1], 1)
-    )
-    np.testing.assert_array_equal(edges.others(tiles), 0)
-    assert edges.row == unit.shape[1]
-    assert edges.injective
-    assert edges.dense == (2 * unit.size >= x.size)
-
-
-@pytest.mark.parametrize(("shape", "axis"), [((2, 4, 3, 2), 1), ((2, 4, 3, 2), 2), ((3, 2, 2), 1), ((5,), 0)])
-def test_neighbour_edges(shape, axis):
-    units = np.arange(np.prod(shape)).reshape(shape)
-    n = shape[axis]
-    pairs = [np.take(units, range(i, n - 1 + i), axis).ravel() for i in (0, 1)]
-    edges = NeighbourEdges(shape, axis)
-    assert edges.injective == check_edges(edges, np.stack(pairs, 1))
 
 
 def test_pixels_receive_the_precision_of_the_windows_over_them_and_borders_none():
@@ -575,76 +461,3 @@ def test_a_painted_and_smoothed_image_is_a_dense_solve():
     _, beliefs = run_iterations(graph, 200)
     found = np.concatenate([np.ravel(beliefs[n].eta / beliefs[n].lam) for n in "xy"])
     assert np.abs((found - mean) / np.sqrt(np.diag(cov))).max() < 1e-3
-
-
-BAD = {
-    "kernel larger than the image": (lambda: gbp.Conv2D(1, kernel=(2, 5)).output_shape((4, 4, 1)), "does not fit"),
-    "kernel larger, in a graph": (
-        lambda: join(gbp.Conv2D(1, kernel=2), (1, 1, 3, 1), (1, 1, 2, 1)),
-        "cannot join images",
-    ),
-    "patch larger than the image": (lambda: gbp.ConvTranspose2D(1, kernel=5).output_shape((4, 6, 1)), "do not fill 4"),
-    "windows larger than the image": (lambda: gbp.MaxPool2D((5, 2)).output_shape((4, 4, 1)), "do not fit"),
-    "average larger than the image": (lambda: gbp.AvgPool2D((2, 5)).output_shape((4, 4, 1)), "do not fit"),
-    "stride larger than the kernel": (lambda: gbp.ConvTranspose2D(1, kernel=(3, 2), stride=3), "larger than the"),
-    "stride that does not divide": (
-        lambda: gbp.ConvTranspose2D(1, kernel=3, stride=2).output_shape((5, 6, 1)),
-        "do not fill 6 pixels",
-    ),
-    "stride that does not divide, in a graph": (
-        lambda: join(gbp.ConvTranspose2D(1, kernel=2, stride=2), (1, 3, 4, 1), (1, 1, 2, 1)),
-        "do not fill 3 pixels",
-    ),
-    "patches that do not divide": (lambda: gbp.Upsample2D((2, 3)).output_shape((4, 4, 1)), "do not divide"),
-    "patches that do not divide, in a graph": (
-        lambda: join(gbp.Upsample2D(2), (1, 3, 4, 1), (1, 1, 2, 1)),
-        "cannot join images",
-    ),
-    "unknown padding": (lambda: gbp.Conv2D(1, padding="full"), "'valid' or 'same', got 'full'"),
-    "unknown borders": (lambda: gbp.ConvTranspose2D(1, borders="same"), "'full' or 'valid', got 'same'"),
-    "outputs of another size": (
-        lambda: join(gbp.Conv2D(1, kernel=2), (1, 4, 4, 1), (1, 4, 4, 1)),
-        "cannot join images",
-    ),
-    "filters of another size": (
-        lambda: join(gbp.Conv2D(1, kernel=3), (1, 4, 4, 1), (1, 2, 2, 1)),
-        r"filters \(2, 2, 1, 1\)",
-    ),
-    "windows of another size": (lambda: join(gbp.MaxPool2D(2), (1, 4, 4, 1), (1, 2, 1, 1)), "cannot join images"),
-    "windows of another rank": (lambda: join(gbp.AvgPool2D(2), (1, 4, 4), (1, 2, 2, 1)), "cannot join images"),
-    "conv of another rank": (lambda: join(gbp.Conv2D(1, kernel=2), (1, 4), (1, 3, 3, 1)), "needs images"),
-    "upsample of another rank": (lambda: join(gbp.Upsample2D(2), (1, 4, 4, 1), (1, 2, 2)), "cannot join images"),
-    "one pixel": (lambda: gbp.PairwiseSmoothing().output_shape((1, 1, 3)), "no neighbouring pixels"),
-    "filters": (lambda: gbp.Conv2D(0), "filters must be a whole number >= 1, got 0"),
-    "kernel of three": (lambda: gbp.Conv2D(1, kernel=(3, 3, 3)), "kernel must be a whole number"),
-    "kernel 0": (lambda: gbp.ConvTranspose2D(1, kernel=0), "kernel must be a whole number"),
-    "stride 1.5": (lambda: gbp.Conv2D(1, stride=1.5), "stride must be a whole number"),
-    "size True": (lambda: gbp.MaxPool2D(True), "size must be a whole number"),
-    "sigma 0": (lambda: gbp.PairwiseSmoothing(sigma=0.0), "sigma must be a number > 0"),
-    "robust": (lambda: gbp.AvgPool2D(2, robust=1.0), r"robust must be gbp.Tukey"),
-    "activation": (lambda: gbp.ConvTranspose2D(1, activation="cube"), "activation must be one of"),
-}
-LAYERS = (gbp.Conv2D(1), gbp.ConvTranspose2D(1), gbp.MaxPool2D(), gbp.AvgPool2D(), gbp.Upsample2D())
-for layer in (*LAYERS, gbp.PairwiseSmoothing()):
-    for wrong in ((8,), (8, 8), (2, 8, 8, 1)):
-        BAD[f"{type(layer).__name__} of {wrong}"] = (lambda one=layer, s=wrong: one.output_shape(s), "needs images")
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_does_not_fit_is_refused(name):
-    make, match = BAD[name]
-    with pytest.raises(ValueError, match=match):
-        make()
-
-
-UNFINISHED = {  # they end in StopIteration, TypeError (without checked types IndexError) and IndexError
-    "conv, same": lambda: join(gbp.Conv2D(1, kernel=2, padding="same"), (1, 4), (1, 4, 4, 1)),
-    "paint": lambda: join(gbp.ConvTranspose2D(1, kernel=2), (1, 4), (1, 3, 3, 1)),
-    "smooth": lambda: gbp.PairwiseSmoothing().factors("smooth", variables_of((1, 4))[0]),
-}
-
-
-@pytest.mark.parametrize("name", UNFINISHED)
-def test_variables_of_another_rank_are_refused(name):
-    with pytest.raises(ValueError, match="images"):
-        UNFINISHED[name]()
