@@ -9,7 +9,7 @@ import pytest
 
 from gbplearn.tile_edges import TileEdges
 from gbplearn.window_edges import NeighbourEdges, WindowEdges, Windows
-from helpers import QUICK
+from helpers import QUICK, as_rows
 
 
 def units_of_windows(shape, windows, channels):
