@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gbplearn.data import published
+from gbplearn.data import known_files
 from gbplearn.data.cifar import read_binary, read_python
 from gbplearn.data.images import Images, Pixels, load_images
-from gbplearn.data.published import CIFAR_FILES, IDX_FILES, PUBLISHED, Download, Published
+from gbplearn.data.known_files import CIFAR_FILES, IDX_FILES, KNOWN, Download, KnownFiles
 
 ADDRESS = "http://127.0.0.1:1/"  # nobody listens there
 
@@ -60,7 +60,7 @@ def mnist(monkeypatch):
     files = {name: idx(array) for name, array in zip(IDX_FILES, arrays)}
     packed = {f"{name}.gz": gzip.compress(data) for name, data in files.items()}
     downloads = {n: Download((f"{ADDRESS}{n}",), md5(data)) for n, data in packed.items()}
-    monkeypatch.setitem(PUBLISHED, "mnist", Published({n: md5(d) for n, d in files.items()}, downloads))
+    monkeypatch.setitem(KNOWN, "mnist", KnownFiles({n: md5(d) for n, d in files.items()}, downloads))
     return files, packed, arrays
 
 
@@ -71,7 +71,7 @@ def cifar(monkeypatch):
     batches = [(rng.integers(0, 256, (3, 32, 32, 3)).astype(np.uint8), rng.integers(0, 10, 3)) for _ in CIFAR_FILES]
     files = {f"{name}.bin": binary(*b) for name, b in zip(CIFAR_FILES, batches)}
     files |= {name: python2(*b) for name, b in zip(CIFAR_FILES, batches)}
-    monkeypatch.setitem(PUBLISHED, "cifar10", Published({n: md5(d) for n, d in files.items()}, {}))
+    monkeypatch.setitem(KNOWN, "cifar10", KnownFiles({n: md5(d) for n, d in files.items()}, {}))
     return files, batches
 
 
@@ -82,10 +82,10 @@ def fill(folder, files):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("inside", ["mnist", ""])
-def test_images_are_what_the_files_hold(tmp_path, mnist, which, inside):
-    fill(tmp_path / inside, mnist[which])
-    images, arrays = load_images("mnist", tmp_path), mnist[2]
+@pytest.mark.parametrize("named", ["mnist", ""])
+def test_images_are_what_the_files_hold(tmp_path, mnist, which, named):
+    fill(tmp_path / "mnist", mnist[which])
+    images, arrays = load_images("mnist", tmp_path / named), mnist[2]
     assert images.train_x.shape == (5, 4, 3, 1)
     np.testing.assert_allclose(np.asarray(images.train_x)[..., 0], arrays[0] / 255, rtol=1e-6)
     np.testing.assert_allclose(images.test_x[[1]][..., 0], arrays[2][[1]] / 255, rtol=1e-6)
@@ -96,7 +96,7 @@ def test_images_are_what_the_files_hold(tmp_path, mnist, which, inside):
 
 @pytest.mark.parametrize("cut", [0, 3, 7, 15, -1])
 def test_a_truncated_file_is_refused_by_name(tmp_path, mnist, cut):
-    fill(tmp_path, {**mnist[0], IDX_FILES[0]: mnist[0][IDX_FILES[0]][:cut]})
+    fill(tmp_path / "mnist", {**mnist[0], IDX_FILES[0]: mnist[0][IDX_FILES[0]][:cut]})
     with pytest.raises(ValueError, match=IDX_FILES[0]):
         load_images("mnist", tmp_path)
 
@@ -104,10 +104,10 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, mnist, cut):
 def test_a_file_that_is_another_one_is_refused_by_name(tmp_path, mnist):
     other = bytearray(mnist[0][IDX_FILES[1]])
     other[-1] ^= 1
-    fill(tmp_path, {**mnist[0], IDX_FILES[1]: bytes(other)})
+    fill(tmp_path / "mnist", {**mnist[0], IDX_FILES[1]: bytes(other)})
     with pytest.raises(ValueError, match=rf"{IDX_FILES[1]}: it is not the published"):
         load_images("mnist", tmp_path)
-    fill(tmp_path, {IDX_FILES[1]: gzip.compress(bytes(other))[:-3]})
+    fill(tmp_path / "mnist", {IDX_FILES[1]: gzip.compress(bytes(other))[:-3]})
     with pytest.raises(ValueError, match=rf"{IDX_FILES[1]}: the gzipped file is damaged"):
         load_images("mnist", tmp_path)
 
@@ -119,7 +119,9 @@ def test_cifar_is_what_the_files_hold(tmp_path, cifar, ending, packed):
     inner = "cifar-10-batches-bin" if ending else "cifar-10-batches-py"
     chosen = {f"{name}{ending}": files[f"{name}{ending}"] for name in CIFAR_FILES}
     if packed:
-        with tarfile.open(tmp_path / f"cifar-10-{'binary' if ending else 'python'}.tar.gz", "w:gz") as archive:
+        path = tmp_path / "cifar10" / f"cifar-10-{'binary' if ending else 'python'}.tar.gz"
+        path.parent.mkdir()
+        with tarfile.open(path, "w:gz") as archive:
             for name, data in chosen.items():
                 entry = tarfile.TarInfo(f"{inner}/{name}")
                 entry.size = len(data)
@@ -140,16 +142,17 @@ def test_a_broken_batch_of_cifar_is_refused_by_name(tmp_path, cifar, ending):
     changed = bytearray(chosen[third])
     changed[5000] ^= 1
     for broken in (chosen[third][:-1], chosen[third][:4000], b"", bytes(changed)):
-        fill(tmp_path, {**chosen, third: broken})
+        fill(tmp_path / "cifar10", {**chosen, third: broken})
         with pytest.raises(ValueError, match=third):
             load_images("cifar10", tmp_path)
-    (tmp_path / third).unlink()
+    (tmp_path / "cifar10" / third).unlink()
     with pytest.raises(ValueError, match=f"{third}: there is no such file"):
         load_images("cifar10", tmp_path)
 
 
 def test_a_broken_archive_of_cifar_is_refused_by_name(tmp_path, cifar):
-    path = tmp_path / "cifar-10-binary.tar.gz"
+    path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
+    path.parent.mkdir()
     with tarfile.open(path, "w:gz") as archive:
         entry = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
         entry.size = len(cifar[0]["data_batch_1.bin"])
@@ -192,7 +195,7 @@ def test_missing_files_are_downloaded_and_checked(tmp_path, mnist, monkeypatch):
             n: Download((f"{ADDRESS}{n}", f"{address}{n}"), md5(data))  # the first address does not answer
             for n, data in mnist[1].items()
         }
-        monkeypatch.setitem(PUBLISHED, "mnist", Published(PUBLISHED["mnist"].content, downloads))
+        monkeypatch.setitem(KNOWN, "mnist", KnownFiles(KNOWN["mnist"].content, downloads))
         images = load_images("mnist", folder)
         np.testing.assert_array_equal(images.train_y, mnist[2][1])
         assert sorted(p.name for p in (folder / "mnist").iterdir()) == sorted(mnist[1])
@@ -216,7 +219,7 @@ def test_what_cannot_be_had_is_asked_for(tmp_path, mnist, monkeypatch, capsys):
     monkeypatch.setenv("GBPLEARN_DATA", str(tmp_path / "set"))
     with pytest.raises(ValueError, match="set: there is no such folder"):
         load_images("mnist")
-    fill(tmp_path / "set", mnist[0])
+    fill(tmp_path / "set" / "mnist", mnist[0])
     assert len(load_images("mnist").train_y) == 5
     monkeypatch.delenv("GBPLEARN_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -225,7 +228,7 @@ def test_what_cannot_be_had_is_asked_for(tmp_path, mnist, monkeypatch, capsys):
 
 
 def test_hashes_look_like_hashes():
-    for data in published.PUBLISHED.values():
+    for data in known_files.KNOWN.values():
         for md5 in [*data.content.values(), *(d.md5 for d in data.downloads.values())]:
             assert len(bytes.fromhex(md5)) == 16
 
@@ -248,3 +251,12 @@ def test_centred_images_have_no_mean():
     np.testing.assert_allclose(images.test_x[1], test[1] / 255 - mean, atol=1e-6)
     digits = load_images("digits").train_x
     assert (np.asarray(digits).min(), np.asarray(digits).max()) == (0, 1)  # 16 shades of grey
+
+
+def test_files_of_another_data_set_in_the_folder_are_not_taken_for_damaged(tmp_path, mnist, capsys, monkeypatch):
+    fill(tmp_path / "mnist", mnist[0])
+    assert len(load_images("mnist", tmp_path / "mnist").train_y) == 5
+    files = {n: Download((f"{ADDRESS}{n}",), "0" * 32) for n in KNOWN["fashion-mnist"].downloads}
+    monkeypatch.setitem(KNOWN, "fashion-mnist", KnownFiles(KNOWN["fashion-mnist"].content, files))
+    with pytest.raises(ValueError, match="fashion-mnist is not there and cannot be downloaded"):
+        load_images("fashion-mnist", tmp_path / "mnist")

@@ -63,6 +63,9 @@ def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
             assert np.isfinite(results["metrics"][f"{score}/{how}"]["mean"])
         alike = results["metrics"][f"AUROC of digits/{how}"]["values"]  # from themselves
         assert alike == [0.5] * (1 if how == "kalman" else 2)
+    assert results["cpu_seconds"] == pytest.approx(
+        sum(json.loads(s)["cpu_seconds"] for s in ledger.read_text().splitlines()), abs=0.01
+    )
     assert "test accuracy/kalman scaled" not in results["metrics"]
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"seed-0.json", "seed-1.safetensors", "small.png"}
     assert len(ledger.read_text().splitlines()) == 2
@@ -77,14 +80,19 @@ def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
 
     again, _ = run(small, [0, 1], tmp_path / "out", ledger)
     assert again["metrics"] == results["metrics"]
+    assert again["cpu_seconds"] == results["cpu_seconds"]
     assert len(ledger.read_text().splitlines()) == 2  # nothing was run
     (tmp_path / "new").mkdir()
     run(small, [0], tmp_path / "out", tmp_path / "new" / "ledger.jsonl")
-    assert len((tmp_path / "new" / "ledger.jsonl").read_text().splitlines()) == 1  # a line that was missing
+    (added,) = (tmp_path / "new" / "ledger.jsonl").read_text().splitlines()  # a line that was missing
+    assert json.loads(added) == json.loads(ledger.read_text().splitlines()[0])
 
     other = dataclasses.replace(small, iterations=61)
     with pytest.raises(ValueError, match=r"seed-0.json is of a run with other settings"):
         run(other, [0], tmp_path / "out", None)
+    (tmp_path / "out" / "seed-0.json").write_text("{")
+    with pytest.raises(ValueError, match=r"seed-0.json is damaged"):
+        run(small, [0], tmp_path / "out", None)
     (tmp_path / "out" / "seed-0.json").unlink()
     with pytest.raises(ValueError, match=r"seed-0.safetensors is of a run with other settings"):
         run(other, [0], tmp_path / "out", None)
@@ -96,6 +104,39 @@ def test_temperature_changes_probabilities_and_no_decision(small, tmp_path):
     assert found["negative log likelihood/adam"] != found["negative log likelihood/adam scaled"]
 
 
+def test_images_of_another_kind_are_told_apart_by_how_undecided_they_are(small):
+    certain, undecided = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.6, 0.4], [0.5, 0.5]])
+    assert small._told_apart(undecided, certain, "x") == {"AUROC of digits/x": 1.0}
+    assert small._told_apart(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
+
+
+def test_a_comparison_that_is_finished_is_kept_and_one_that_diverged_is_told(small, tmp_path, capsys, monkeypatch):
+    one = dataclasses.replace(small, compared=("linear",))
+    whole = one.resume_seed(0, tmp_path)
+    (tmp_path / "seed-0.json").unlink()  # killed before that was written
+    monkeypatch.setattr(one.__class__, "_compare", lambda *_: pytest.fail("it was run again"))
+    again = one.resume_seed(0, tmp_path)
+    same = {k for k, v in whole.metrics.items() if again.metrics.get(k) == v}
+    assert {k for k in whole.metrics if "memory" not in k} == same
+
+    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setitem(image_settings.CHOSEN, "digits", {"linear": {"rate": 1e38, "steps": 2}})
+        patch.setitem(image_settings.NETWORKS, "convolutional", small_network)
+        lost = dataclasses.replace(small, examples=40, compared=("linear",)).run_seed(0).metrics
+    assert "linear has diverged" in capsys.readouterr().err
+    assert lost["negative log likelihood/linear"] == pytest.approx(np.log(10))
+
+
+def test_a_dense_graph_is_not_compared_with_a_convolutional_one(small):
+    assert small._compared_with(0) == ["adam", "kalman", "linear"]
+    assert small._compared_with(1) == ["adam", "linear"]
+    assert dataclasses.replace(small, graph="dense")._compared_with(0) == ["linear"]
+    assert dataclasses.replace(small, compared_seeds=0)._compared_with(0) == []
+    with pytest.raises(ValueError, match=r"--examples must be 1437 or less for digits, got 2000"):
+        dataclasses.replace(small, examples=2000).run_seed(0)
+
+
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -103,7 +144,7 @@ import test_image_stream as t
 from pathlib import Path
 t.image_settings.NETWORKS["convolutional"] = t.small_network
 t.image_settings.CHOSEN["digits"] = t.CHOSEN
-experiment = t.Small(examples=600, iterations=5, batch=10, compared=())
+experiment = t.Small(examples=605, iterations=5, batch=10, compared=())
 experiment.resume_seed(0, Path(sys.argv[1]))
 """
 
@@ -118,24 +159,25 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
 
     assert start(tmp_path / "whole").wait() == 0
     path, seen = tmp_path / "parted" / "seed-0.safetensors", []
-    for _ in range(2):
+    for delay in np.random.default_rng(time.time_ns()).uniform(0, 0.1, 2):  # so that it may come while it is written
         process, before = start(tmp_path / "parted"), path.stat().st_mtime_ns if path.exists() else 0
         while process.poll() is None and (not path.exists() or path.stat().st_mtime_ns == before):
             time.sleep(0.01)
+        time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
         seen.append(load(path).note["seen"])
-    assert seen[0] < 600
+    assert 0 < seen[0] < seen[1] < 605
     assert start(tmp_path / "parted").wait() == 0
     whole, parted = (load(tmp_path / name / "seed-0.safetensors") for name in ("whole", "parted"))
-    assert (parted.batches, parted.examples, parted.note["seen"]) == (whole.batches, whole.examples, 600)
+    assert (parted.batches, parted.examples, parted.note["seen"]) == (whole.batches, whole.examples, 605)
     for name, belief in whole.posterior.items():
         for part in ("eta", "lam"):
             a, b = (np.asarray(getattr(g, part)).tobytes() for g in (belief, parted.posterior[name]))
             assert a == b, name
     ends = [json.loads((tmp_path / name / "seed-0.json").read_text()) for name in ("whole", "parted")]
     assert ends[0]["kept"] == ends[1]["kept"]
-    same = {k for k, v in ends[0]["metrics"].items() if ends[1]["metrics"][k] == v}
+    same = {k for k, v in ends[0]["metrics"].items() if ends[1]["metrics"].get(k) == v}
     assert {k for k in ends[0]["metrics"] if "seconds" not in k and "memory" not in k} <= same
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from ..measurement import Shape
 from ..network import Sequential
+from ..scores import accuracy
 
 _SLOPE = 0.2  # of leaky ReLU for negative numbers
 
@@ -79,6 +80,7 @@ class GradientClassifier:
             rate *= (1 + np.cos(np.pi * min(1.0, self.batches / self.falls_over))) / 2
         for _ in range(self.steps):
             self.parameters, self._moments = _descend(self.net, self.parameters, self._moments, *batch, rate)
+        jax.block_until_ready(self.parameters)  # whoever takes the time means the work
         self.batches += 1
 
     def predict(self, x: np.ndarray) -> Float[np.ndarray, "batch classes"]:
@@ -120,9 +122,9 @@ def choose(
         model = GradientClassifier(net, x.shape[1:], rate=rate, steps=count, seed=seed)
         for i in range(0, split, batch):
             model.update(x[i : min(i + batch, split)], y[i : min(i + batch, split)])
-        accuracy = float((model.predict(x[split:]).argmax(1) == y[split:]).mean())
-        if not best or accuracy > best["accuracy"]:
-            best = {"rate": rate, "steps": count, "accuracy": accuracy}
+        right = accuracy(model.predict(x[split:]), y[split:])
+        if not best or right > best["accuracy"]:
+            best = {"rate": rate, "steps": count, "accuracy": right}
     return best
 
 

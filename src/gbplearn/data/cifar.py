@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .published import CIFAR_FILES, check_content
+from .known_files import CIFAR_FILES, check_content
 
 _SIDE, _CHANNELS = 32, 3
 _PIXELS = _CHANNELS * _SIDE**2
@@ -76,6 +76,8 @@ def _from_archive(path: Path, inner: str, ending: str) -> list[Batch]:
     try:
         with tarfile.open(path) as archive:
             return _read(lambda file: member(archive, file), ending)
+    except PermissionError:
+        raise
     except (tarfile.TarError, EOFError, OSError, zlib.error):
         raise ValueError(f"{path}: the archive is damaged") from None
 

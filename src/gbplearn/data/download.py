@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ..files import make_folder
-from .published import PUBLISHED
+from .known_files import KNOWN
 
 _TIMEOUT = 30  # seconds without an answer
 
@@ -18,7 +18,7 @@ def download(name: str, folder: Path) -> None:
 
     A `ValueError` says which files to put there by hand if that fails.
     """
-    files = PUBLISHED[name].downloads
+    files = KNOWN[name].downloads
     missing = [file for file in files if not (folder / file).exists()]
     ask = f"put {', '.join(missing)} into {folder}"
     if importlib.util.find_spec("pooch") is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .published import check_content
+from .known_files import check_content
 
 
 def read_idx(path: Path, name: str, file: str) -> np.ndarray:

@@ -13,9 +13,9 @@ from ..files import cache_folder
 from .cifar import find_cifar
 from .download import download
 from .idx import read_idx
-from .published import IDX_FILES, PUBLISHED
+from .known_files import IDX_FILES, KNOWN
 
-NAMES = ("digits", *PUBLISHED)
+NAMES = ("digits", *KNOWN)
 
 
 class Pixels:
@@ -103,7 +103,7 @@ def load_images(name: str, folder: Path | None = None) -> Images:
 
 
 def _find_cifar(folder: Path, name: str) -> Images | None:
-    batches = find_cifar(folder / name) or find_cifar(folder)
+    batches = next((b for b in map(find_cifar, _places(folder, name)) if b is not None), None)
     if batches is None:
         return None
     (*train, (test_x, test_y)) = batches
@@ -121,8 +121,13 @@ def _find_idx(folder: Path, name: str) -> Images | None:
 
 
 def _find(folder: Path, name: str, file: str) -> Path | None:
-    places = (place / f"{file}{ending}" for place in (folder / name, folder) for ending in ("", ".gz"))
+    places = (place / f"{file}{ending}" for place in _places(folder, name) for ending in ("", ".gz"))
     return next((path for path in places if path.is_file()), None)
+
+
+def _places(folder: Path, name: str) -> list[Path]:
+    """The folder of the data set in the one that was named, or that one itself."""
+    return [folder / name, *([folder] if folder.resolve().name == name else [])]
 
 
 def _digits() -> Images:

@@ -69,7 +69,7 @@ def run_demo(
             "half of the labels/adam": classified.adam_half_curve.tolist(),
         },
         **clock.read(),
-        "environment": environment(),
+        "environment": environment(clock.commit),
     }
     sections = [Section("In short", _READ_OUT, rows), *_sections(folder, classified, filled)]
     sections.append(Section("How it was run", "", (), (), settings))

@@ -10,6 +10,7 @@ from ..baselines.cnn import GradientClassifier
 from ..experiments.digits import Stream, learn, learn_with_adam
 from ..learner import Learner
 from ..network import Sequential
+from ..scores import entropy
 
 LABELLED = 0.5  # share of the labels that the second pass may see
 STEPS = (10, 50)  # of Adam, a batch; the experiment tries 200 too, which takes longer
@@ -44,9 +45,7 @@ class Classified:
 
 def most_uncertain(probabilities: np.ndarray, count: int) -> np.ndarray:
     """Rows of largest predictive entropy `-sum_c p_c log p_c`, the largest first."""
-    p = probabilities.astype(float)
-    entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=1)
-    return np.argsort(-entropy, kind="stable")[:count]
+    return np.argsort(-entropy(probabilities.astype(float)), kind="stable")[:count]
 
 
 def classify(stream: Stream, net: Sequential, seed: int) -> Classified:

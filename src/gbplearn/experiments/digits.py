@@ -18,6 +18,7 @@ from ..models import digits_classifier
 from ..network import Sequential
 from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
+from ..scores import accuracy
 from .experiment import READ_OUT, Experiment, SeedRun
 
 RATES, STEPS = (0.001, 0.003, 0.01), (10, 50, 200)  # of Adam, chosen on held-back training images
@@ -45,7 +46,7 @@ class Stream(NamedTuple):
 
     def accuracy(self, logits: Any) -> float:
         """Share of the test images whose largest logit is that of their class."""
-        return float((np.asarray(logits).argmax(1) == self.test_y).mean())
+        return accuracy(np.asarray(logits), self.test_y)
 
 
 def digits_stream(seed: int, batch: int, batches: int | None = None, tests: int | None = None) -> Stream:

@@ -43,6 +43,7 @@ class SeedRun:
     metrics: dict[str, float]
     kept: Any
     before: bool = False  # whether it was finished by an earlier run
+    cost: dict[str, Any] | None = None  # commit, seconds, CPU seconds, memory: if not all was spent by this process
 
 
 class Experiment(abc.ABC):
@@ -100,7 +101,8 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
         clock = Clock()
         runs.append(experiment.resume_seed(seed, out))
         if ledger is not None and not (runs[-1].before and in_ledger(ledger, experiment.name, settings, seed)):
-            line = ledger_line(experiment.name, settings, seed, runs[-1].metrics, experiment.read_out, clock)
+            told = experiment.name, settings, seed, runs[-1].metrics, experiment.read_out
+            line = ledger_line(*told, clock, runs[-1].cost)
             append_to_ledger(ledger, line)
     results = {
         "experiment": experiment.name,
@@ -109,9 +111,8 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
         "metrics": {name: summary([r.metrics[name] for r in runs if name in r.metrics]) for name in runs[0].metrics},
         "published": experiment.published,
         "read_out": experiment.read_out,
-        **whole.read(),
-        "peak_memory_mb": round(peak_memory_mb(), 1),
-        "environment": environment(),
+        **_spent(runs, whole),
+        "environment": environment(whole.commit),
     }
     pictures = save_figure(experiment.draw(runs), out, experiment.name)
     write_json(out / "results.json", results)
@@ -124,6 +125,16 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
         results["settings"],
     )
     return results, section
+
+
+def _spent(runs: Sequence[SeedRun], clock: Clock) -> dict[str, float]:
+    """By all seeds, those included that an earlier process has finished."""
+    here = {**clock.read(), "peak_memory_mb": round(peak_memory_mb(), 1)}
+    costs = [r.cost for r in runs if r.cost is not None]
+    if len(costs) < len(runs):
+        return here
+    total = {name: round(sum(c[name] for c in costs), 3) for name in ("seconds", "cpu_seconds")}
+    return {**total, "peak_memory_mb": max(c["peak_memory_mb"] for c in costs)}
 
 
 def table_rows(results: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -1,13 +1,14 @@
 """One pass over labelled images, each seen once: the paper's Section 4.3 and Table 1, by messages and by others.
 
-What `mnist`, `fashion-mnist` and `cifar10` share. A run that is stopped goes on where its last checkpoint is; a seed
-that is finished stays so.
+What `mnist`, `fashion-mnist` and `cifar10` share. A run that is stopped goes on where its last checkpoint is; a seed or
+a comparison that is finished stays so, one that is not begins anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tempfile
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from ..checkpoint import load
 from ..data.images import Images, Pixels, load_images
 from ..learner import Learner, Report
 from ..report.progress import progress
-from ..report.record import peak_memory_mb, settings_hash, write_json
+from ..report.record import Clock, peak_memory_mb, settings_hash, write_json
 from ..train import Training, Watch
 from .experiment import READ_OUT, Experiment, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
@@ -144,18 +145,53 @@ class ImageStream(Experiment):
         done = folder / f"seed-{seed}.json"
         if done.exists():
             return self._finished(seed, done)
+        clock = Clock()
         images, unknown = self._load()
+        if self.examples is not None and self.examples > len(images.train_y):
+            raise ValueError(f"--examples must be {len(images.train_y)} or less for {self.data}, got {self.examples}")
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
         training = self._training(images, order, seed, folder / f"seed-{seed}.safetensors")
+        assert isinstance(training.watch, Curve)
+        earlier = dict(training.watch.spent)
         training.learn(f"{self.data}, seed {seed}")
         metrics, kept = self._read_out(training, unknown)
-        for name in [n for n in self.compared if seed < (1 if n in SLOW else self.compared_seeds)]:
-            found, curve = self._compare(name, images, unknown, order, seed)
-            metrics |= found
-            kept["curves"][name] = curve
-        run = SeedRun(seed, metrics, kept)
-        write_json(done, {"settings": settings_hash(self.settings()), "metrics": metrics, "kept": kept})
-        return run
+        if seed == 0 and not training.seen:  # else it would be that of something else
+            metrics["peak memory, MB/fixed"] = peak_memory_mb()
+        for name in self._compared_with(seed):
+            path = folder / f"seed-{seed}-{name.replace(' ', '-')}.json"
+            if not path.exists():
+                found, curve = self._compare(name, images, unknown, order, seed)
+                self._write(path, {"metrics": found, "curve": curve})
+            held = self._read(path)
+            metrics |= held["metrics"]
+            kept["curves"][name] = held["curve"]
+        spent = clock.read()
+        cost = {
+            "commit": clock.commit,
+            "seconds": spent["seconds"] + earlier["wall"],
+            "cpu_seconds": spent["cpu_seconds"] + earlier["cpu"],
+            "peak_memory_mb": round(peak_memory_mb(), 1),
+        }
+        self._write(done, {"metrics": metrics, "kept": kept, "cost": cost})
+        return SeedRun(seed, metrics, kept, cost=cost)
+
+    def _compared_with(self, seed: int) -> list[str]:
+        """What runs beside this seed; the others have the architecture of the convolutional network."""
+        names = self.compared if self.graph == "convolutional" else [n for n in self.compared if n == "linear"]
+        return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
+
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        write_json(path, {"settings": settings_hash(self.settings()), **content})
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """What `_write` wrote, of a run with the same settings."""
+        try:
+            held = json.loads(path.read_text())
+            found = held["settings"], held["metrics"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path} is damaged: delete it, and that part is run again") from None
+        _check_same(path, found[0], self.settings())
+        return held
 
     def _load(self) -> tuple[Images, Pixels | None]:
         """The images, and those of another kind; the mean of the training images is subtracted from all."""
@@ -165,9 +201,8 @@ class ImageStream(Experiment):
         return images.centred(), unknown
 
     def _finished(self, seed: int, path: Path) -> SeedRun:
-        held = json.loads(path.read_text())
-        _check_same(path, held["settings"], self.settings())
-        return SeedRun(seed, held["metrics"], held["kept"], before=True)
+        held = self._read(path)
+        return SeedRun(seed, held["metrics"], held["kept"], before=True, cost=held.get("cost"))
 
     def _training(self, images: Images, order: np.ndarray, seed: int, path: Path) -> Training:
         if path.exists():
@@ -193,7 +228,6 @@ class ImageStream(Experiment):
             "learning, seconds/fixed": curve.spent["wall"],
             "iterations a batch/fixed": curve.iterations / max(1, learner.batches + learner.failures),
             "refused batches/fixed": float(learner.failures),
-            "peak memory, MB/fixed": peak_memory_mb(),
         }
         kept = {
             "curves": {"forward": curve.points},
@@ -218,16 +252,15 @@ class ImageStream(Experiment):
         batches = -(-len(order) // self.batch)
         build, words = baselines(self.data, batches)[name]
         model = build(images.train_x.shape[1:], seed)
-        looks, points, cpu = set(moments_to_look(batches)), [], 0.0
+        looks, points, cpu, logits = set(moments_to_look(batches)), [], 0.0, np.zeros((0, 0))
         for number, start in enumerate(progress(range(0, len(order), self.batch), f"{name}, seed {seed}")):
             rows = order[start : start + self.batch]
             begin = time.process_time()
             model.update(images.train_x[rows], images.train_y[rows])
             cpu += time.process_time() - begin
             if number + 1 in looks:
-                right = scores.accuracy(in_portions(model.predict, images.test_x), images.test_y)
-                points.append((start + len(rows), right))
-        logits = in_portions(model.predict, images.test_x)
+                logits = _finite(in_portions(model.predict, images.test_x), name)
+                points.append((start + len(rows), scores.accuracy(logits, images.test_y)))
         metrics: dict[str, float] = {f"learning, CPU seconds/{name}": cpu}
         for label, temperature in ((name, 1.0), (f"{name} scaled", words.get("temperature"))):
             if temperature is None:
@@ -235,7 +268,7 @@ class ImageStream(Experiment):
             p = scores.softmax(logits, temperature)
             metrics |= all_scores(p, images.test_y, label)
             if unknown is not None:
-                other = scores.softmax(in_portions(model.predict, unknown), temperature)
+                other = scores.softmax(_finite(in_portions(model.predict, unknown), name), temperature)
                 metrics |= self._told_apart(other, p, label)
         return metrics, points
 
@@ -247,6 +280,14 @@ class ImageStream(Experiment):
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Learning curves, and calibration."""
         return draw_stream([r.kept for r in runs])
+
+
+def _finite(logits: np.ndarray, name: str) -> np.ndarray:
+    """Of a model that has diverged: zeros, all classes alike."""
+    if np.isfinite(logits).all():
+        return logits
+    print(f"{name} has diverged", file=sys.stderr)
+    return np.zeros_like(logits)
 
 
 def _check_same(path: Path, found: Any, settings: Mapping[str, Any]) -> None:

@@ -29,20 +29,19 @@ from ..factor import Factor
 from ..gaussian import Gaussian
 from ..graph import FactorGraph
 from ..inference import infer
-from ..learner import Learner
+from ..learner import SWEEPS, Learner
 from ..models import paper_classifier
 from ..network import Sequential
 from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
 from ..schedule import AfterVisit, Order
 from .experiment import READ_OUT, Experiment, SeedRun
-from .image_settings import network
+from .image_settings import ITERATIONS, network
 from .image_stream import in_portions
 
 BATCH = 50
 _INIT = 0.2  # standard deviation of W0
 _STIFF = 1e-3  # by which biases that are one may differ
-_SWEEPS = 5  # that predict, as of a learner
 
 
 def tie_biases(graph: FactorGraph) -> None:
@@ -82,7 +81,8 @@ class Published(Experiment):
 
     def settings(self) -> dict[str, Any]:
         """With both networks, without the folder."""
-        plain = {**super().settings(), "network": repr(paper_classifier()), "default": repr(network("convolutional"))}
+        default = {"network": repr(network("convolutional")), "iterations": ITERATIONS}
+        plain = {**super().settings(), "network": repr(paper_classifier()), "default": default}
         del plain["data_dir"]
         return plain
 
@@ -111,7 +111,7 @@ class Published(Experiment):
             known = self._learn(net, images.train_x[rows], images.train_y[rows], known, random, seed, first=start == 0)
 
             def read(x: np.ndarray, known: Mapping[str, Gaussian] = known) -> np.ndarray:
-                return np.asarray(net.predict(x, known, iterations=_SWEEPS, tolerance=0.0, guard=False).mean)
+                return np.asarray(net.predict(x, known, iterations=SWEEPS, tolerance=0.0, guard=False).mean)
 
             points.append((start + len(rows), scores.accuracy(in_portions(read, images.test_x), images.test_y)))
         return points
@@ -167,9 +167,13 @@ class Published(Experiment):
         return figure
 
 
+def _learner(images: Images, seed: int) -> Learner:
+    return Learner(network("convolutional"), images.train_x.shape[1:], iterations=ITERATIONS, seed=seed)
+
+
 def _by_default(images: Images, order: np.ndarray, seed: int) -> list[tuple[int, float]]:
     images = images.centred()
-    learner, points = Learner(network("convolutional"), images.train_x.shape[1:], seed=seed), []
+    learner, points = _learner(images, seed), []
     for start in range(0, len(order), BATCH):
         rows = order[start : start + BATCH]
         learner.update(images.train_x[rows], images.train_y[rows])

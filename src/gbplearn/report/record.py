@@ -28,13 +28,13 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": float(array.mean()), "standard_error": error, "values": array.tolist()}
 
 
-def environment() -> dict[str, Any]:
-    """Where the numbers come from."""
+def environment(of: str | None) -> dict[str, Any]:
+    """Where the numbers come from: the commit, and what else there is."""
     from .. import __version__
 
     return {
         "gbplearn": __version__,
-        "commit": commit(),
+        "commit": of,
         "python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,
@@ -64,9 +64,10 @@ def peak_memory_mb() -> float:
 
 
 class Clock:
-    """Seconds and CPU seconds since it was made."""
+    """Seconds and CPU seconds since it was made, and the commit at that time."""
 
     def __init__(self):
+        self.commit = commit()
         self._begin = time.perf_counter(), time.process_time()
 
     def read(self) -> dict[str, float]:
@@ -95,11 +96,17 @@ def ledger_line(
     metrics: Mapping[str, float],
     read_out: Mapping[str, str],
     clock: Clock,
+    cost: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the ledger says of a run of one seed: commit, settings with their hash, numbers, how they were read out."""
+    """What the ledger says of a run of one seed: commit, settings with their hash, numbers, how they were read out.
+
+    **Arguments:**
+
+    - `cost`: commit, seconds, CPU seconds and memory, if the run was not (all) this process's.
+    """
     return {
         "experiment": experiment,
-        "commit": commit(),
+        "commit": clock.commit,
         "settings": settings_hash(chosen),
         "chosen": dict(chosen),
         "seed": seed,
@@ -107,6 +114,7 @@ def ledger_line(
         "read_out": dict(read_out),
         "peak_memory_mb": round(peak_memory_mb(), 1),
         **clock.read(),
+        **(cost or {}),
     }
 
 
@@ -127,5 +135,11 @@ def in_ledger(path: Path, experiment: str, chosen: Mapping[str, Any], seed: int)
     wanted = experiment, settings_hash(chosen), seed
     if not path.exists():
         return False
-    lines = map(json.loads, path.read_text().splitlines())
-    return any((line.get("experiment"), line.get("settings"), line.get("seed")) == wanted for line in lines)
+    for number, text in enumerate(path.read_text().splitlines()):
+        try:
+            line = json.loads(text)
+            if (line["experiment"], line["settings"], line["seed"]) == wanted:
+                return True
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}: line {number + 1} is damaged") from None
+    return False

@@ -16,7 +16,7 @@ class Download:
 
 
 @dataclasses.dataclass(frozen=True)
-class Published:
+class KnownFiles:
     """A data set.
 
     **Arguments:**
@@ -38,14 +38,14 @@ IDX_FILES = (
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 
-def _idx(addresses: tuple[str, ...], packed: tuple[str, ...], content: tuple[str, ...]) -> Published:
+def _idx(addresses: tuple[str, ...], packed: tuple[str, ...], content: tuple[str, ...]) -> KnownFiles:
     downloads = {
         f"{file}.gz": Download(tuple(f"{a}{file}.gz" for a in addresses), md5) for file, md5 in zip(IDX_FILES, packed)
     }
-    return Published(dict(zip(IDX_FILES, content)), downloads)
+    return KnownFiles(dict(zip(IDX_FILES, content)), downloads)
 
 
-PUBLISHED: dict[str, Published] = {
+KNOWN: dict[str, KnownFiles] = {
     "mnist": _idx(
         ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
         (
@@ -76,7 +76,7 @@ PUBLISHED: dict[str, Published] = {
             "15d484375f8d13e6eb1aabb0c3f46965",
         ),
     ),
-    "cifar10": Published(
+    "cifar10": KnownFiles(
         {
             "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
             "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
@@ -102,5 +102,5 @@ PUBLISHED: dict[str, Published] = {
 
 def check_content(data: bytes, name: str, file: str, path: Path) -> None:
     """Refuse bytes that are not those of the published file, by name."""
-    if hashlib.md5(data, usedforsecurity=False).hexdigest() != PUBLISHED[name].content[file]:
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() != KNOWN[name].content[file]:
         raise ValueError(f"{path}: it is not the published {file} of {name} (another md5): damaged, or another file")
