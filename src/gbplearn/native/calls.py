@@ -14,7 +14,7 @@ from .library import available
 if TYPE_CHECKING:
     from ..messages import Edge
 
-# Beyond so many measurements a factor the compiler's own solves are quicker.
+# Measurements a factor at most: it was written, and measured, for few.
 _MOST_OUTPUTS = 32
 
 
