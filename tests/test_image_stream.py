@@ -75,7 +75,7 @@ def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
     first = dict(zip(head, rows[0]))
     values = results["metrics"]["test accuracy/fixed"]["values"]
     assert first[""] == "test accuracy"
-    assert first["fixed"].startswith(f"{np.mean(values):.4g} ± {abs(values[0] - values[1]) / 2:.2g}")
+    assert first["fixed"].startswith(f"{np.mean(values):.4f} ± {abs(values[0] - values[1]) / 2:.2g}")
     assert first["kalman"].endswith("(1 seed)")
 
     again, _ = run(small, [0, 1], tmp_path / "out", ledger)

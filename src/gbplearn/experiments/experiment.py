@@ -112,7 +112,7 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
         "published": experiment.published,
         "read_out": experiment.read_out,
         **_spent(runs, whole),
-        "environment": environment(whole.commit),
+        "environment": environment(_commits(runs, whole)),
     }
     pictures = save_figure(experiment.draw(runs), out, experiment.name)
     write_json(out / "results.json", results)
@@ -125,6 +125,12 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
         results["settings"],
     )
     return results, section
+
+
+def _commits(runs: Sequence[SeedRun], clock: Clock) -> str | None:
+    """With which the seeds were run: one, as a rule."""
+    found = [clock.commit if r.cost is None else r.cost["commit"] for r in runs]
+    return ", ".join(dict.fromkeys(filter(None, found))) or None
 
 
 def _spent(runs: Sequence[SeedRun], clock: Clock) -> dict[str, float]:
@@ -158,7 +164,8 @@ def rows_by_read_out(results: dict[str, Any]) -> list[tuple[str, ...]]:
         m = metrics[name]
         error = "" if m["standard_error"] is None else f" ± {m['standard_error']:.2g}"
         few = len(m["values"])
-        return f"{m['mean']:.4g}{error}" + ("" if few == seeds else f" ({few} seed{'s' if few > 1 else ''})")
+        mean = f"{m['mean']:.4f}" if abs(m["mean"]) < 1 else f"{m['mean']:.4g}"
+        return f"{mean}{error}" + ("" if few == seeds else f" ({few} seed{'s' if few > 1 else ''})")
 
     rows: list[tuple[str, ...]] = [("", *hows, "published")]
     for q in quantities:

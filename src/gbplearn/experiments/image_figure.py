@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ..report.figures import BLUE, GREEN, GREY, ORANGE
 
+_FEW = 20  # images of a confidence, of whom less cannot tell how often it is right
 _LINES = {
     "forward": ("GBP", BLUE, "-"),
     "adam": ("Adam", ORANGE, "-"),
@@ -51,7 +52,7 @@ def _learning(ax: Axes, kept: Sequence[dict[str, Any]]) -> None:
 def _calibration(ax: Axes, kept: Sequence[dict[str, Any]]) -> None:
     ax.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1)
     for run in kept:
-        confidence, right, count = map(np.array, run["calibration"])
+        confidence, right, count = np.array(run["calibration"])[:, np.array(run["calibration"][2]) >= _FEW]
         ax.plot(confidence, right, color=BLUE, linewidth=0.8, alpha=0.6)
         ax.scatter(confidence, right, s=4 + 100 * count / count.sum(), color=BLUE, alpha=0.6, linewidth=0)
     ax.set_xlabel("probability of the predicted class (by messages)")
@@ -64,4 +65,4 @@ def _calibration(ax: Axes, kept: Sequence[dict[str, Any]]) -> None:
     ax.grid(color="#dddddd", linewidth=0.7)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title("calibration; dots as large as the share of images", fontsize=9)
+    ax.set_title(f"calibration, where there are {_FEW} images; dots as large as their share", fontsize=9)
