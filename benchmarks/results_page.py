@@ -2,7 +2,7 @@
 
     gbplearn experiment NAME; python benchmarks/results_page.py
 
-Takes what `results/NAME/results.json` holds, for every NAME that the page has a place for.
+Takes what `results/NAME/results.json` holds, for every NAME that the page has a place for and that was run.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def main() -> None:
 
     def fill(match: re.Match) -> str:
         name = match.group(1)
+        if not (ROOT / "results" / name / "results.json").exists():
+            return match.group(0)
         results = json.loads((ROOT / "results" / name / "results.json").read_text())
         drawn = ROOT / "results" / name / f"{results['experiment']}.png"
         shutil.copy(drawn, ROOT / "docs" / "images" / f"{name}.png")
