@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from .known_files import IDX_FILES, KNOWN
 NAMES = ("digits", *KNOWN)
 
 
-class Pixels:
+class Pixels(Sequence[Any]):
     """Images as bytes, which become numbers in [0, 1] when they are asked for: `pixels[rows]`, `np.asarray(pixels)`.
 
     (All of MNIST as float32 would be 220 MB.)

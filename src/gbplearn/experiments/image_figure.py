@@ -65,4 +65,4 @@ def _calibration(ax: Axes, kept: Sequence[dict[str, Any]]) -> None:
     ax.grid(color="#dddddd", linewidth=0.7)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title(f"calibration, where there are {_FEW} images; dots as large as their share", fontsize=9)
+    ax.set_title(f"calibration; dots of {_FEW} images or more, by share", fontsize=9)
