@@ -19,7 +19,7 @@ from .known_files import IDX_FILES, KNOWN
 NAMES = ("digits", *KNOWN)
 
 
-class Pixels(Sequence[Any]):
+class Pixels:
     """Images as bytes, which become numbers in [0, 1] when they are asked for: `pixels[rows]`, `np.asarray(pixels)`.
 
     (All of MNIST as float32 would be 220 MB.)
@@ -54,6 +54,10 @@ class Pixels(Sequence[Any]):
     def minus(self, offset: np.ndarray) -> Pixels:
         """The same images with a number for each channel subtracted."""
         return Pixels(self._bytes, int(self._largest), offset)
+
+
+# So that a learner takes them as they are.
+Sequence.register(Pixels)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclasses.dataclass(frozen=True)
