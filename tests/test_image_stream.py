@@ -110,6 +110,7 @@ def test_images_of_another_kind_are_told_apart_by_how_undecided_they_are(small):
     assert small._told_apart(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_finished_is_kept_and_one_that_diverged_is_told(small, tmp_path, capsys, monkeypatch):
     one = dataclasses.replace(small, compared=("linear",))
     whole = one.resume_seed(0, tmp_path)
@@ -150,7 +151,7 @@ experiment.resume_seed(0, Path(sys.argv[1]))
 
 
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
-    """`kill -9` at two moments that nobody chose; the posterior is that of a run that nobody disturbed."""
+    """`kill -9` at a moment that nobody chose; the posterior is that of a run that nobody disturbed."""
 
     def start(folder):
         folder.mkdir(exist_ok=True)
@@ -159,7 +160,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
 
     assert start(tmp_path / "whole").wait() == 0
     path, seen = tmp_path / "parted" / "seed-0.safetensors", []
-    for delay in np.random.default_rng(time.time_ns()).uniform(0, 0.1, 2):  # so that it may come while it is written
+    for delay in np.random.default_rng(time.time_ns()).uniform(0, 0.1, 1):  # so that it may come while it is written
         process, before = start(tmp_path / "parted"), path.stat().st_mtime_ns if path.exists() else 0
         while process.poll() is None and (not path.exists() or path.stat().st_mtime_ns == before):
             time.sleep(0.01)
@@ -167,7 +168,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         seen.append(load(path).note["seen"])
-    assert 0 < seen[0] < seen[1] < 605
+    assert 0 < seen[0] < 605
     assert start(tmp_path / "parted").wait() == 0
     whole, parted = (load(tmp_path / name / "seed-0.safetensors") for name in ("whole", "parted"))
     assert (parted.batches, parted.examples, parted.note["seen"]) == (whole.batches, whole.examples, 605)

@@ -6,6 +6,7 @@ import functools
 import numpy as np
 import pytest
 
+import gbplearn as gbp
 from gbplearn.data.images import load_images
 from gbplearn.experiments import published
 from gbplearn.experiments.published import Published
@@ -30,8 +31,20 @@ def learn():
     return run
 
 
+def test_a_tie_makes_one_of_all_biases():
+    """The fast cousin: three scalars that are one, their mean that of all that is known of them."""
+    graph = gbp.FactorGraph()
+    prior = gbp.Gaussian.from_moments(mean=np.array([0.0, 0.3, 0.9], np.float32), std=0.1)
+    graph.variable("conv/bias", shape=(3,), prior=prior)
+    published.tie_biases(graph)
+    found = gbp.infer(graph)["conv/bias"]
+    np.testing.assert_allclose(found.mean, 0.4, atol=1e-3)
+    np.testing.assert_allclose(found.lam, 300, rtol=1e-2)
+
+
+@pytest.mark.slow
 def test_biases_are_one_and_weights_are_not(learn):
-    """The fast cousin of the next three, with all quirks together."""
+    """All quirks together."""
     found = learn(QUICK)
     assert np.ptp(found["conv/bias"].mean) < 0.02  # free ones: 0.05
     weights = np.asarray(found["conv/weight"].mean)
