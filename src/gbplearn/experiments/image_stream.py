@@ -162,7 +162,7 @@ class ImageStream(Experiment):
             if not path.exists():
                 found, curve = self._compare(name, images, unknown, order, seed)
                 self._write(path, {"metrics": found, "curve": curve})
-            held = self._read(path)
+            held = self._read(path, "metrics", "curve")
             metrics |= held["metrics"]
             kept["curves"][name] = held["curve"]
         spent = clock.read()
@@ -183,11 +183,11 @@ class ImageStream(Experiment):
     def _write(self, path: Path, content: dict[str, Any]) -> None:
         write_json(path, {"settings": settings_hash(self.settings()), **content})
 
-    def _read(self, path: Path) -> dict[str, Any]:
-        """What `_write` wrote, of a run with the same settings."""
+    def _read(self, path: Path, *parts: str) -> dict[str, Any]:
+        """What `_write` wrote, of a run with the same settings; these parts of it must be there."""
         try:
             held = json.loads(path.read_text())
-            found = held["settings"], held["metrics"]
+            found = [held[part] for part in ("settings", *parts)]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{path} is damaged: delete it, and that part is run again") from None
         _check_same(path, found[0], self.settings())
@@ -201,7 +201,7 @@ class ImageStream(Experiment):
         return images.centred(), unknown
 
     def _finished(self, seed: int, path: Path) -> SeedRun:
-        held = self._read(path)
+        held = self._read(path, "metrics", "kept")
         return SeedRun(seed, held["metrics"], held["kept"], before=True, cost=held.get("cost"))
 
     def _training(self, images: Images, order: np.ndarray, seed: int, path: Path) -> Training:
