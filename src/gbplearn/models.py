@@ -50,12 +50,29 @@ def digits_classifier() -> Sequential:
     )
 
 
-def dense_classifier(width: int = 501) -> Sequential:
-    """Two hidden layers of `width` units, for images as plain vectors (the network of Lucibello et al. 2022)."""
-    hidden = partial(Dense, width, activation="leaky_relu", sigma=0.01, weight_prior=0.05, bias_prior=0.1, prior=3.0)
+def dense_classifier(
+    width: int = 501,
+    *,
+    sigma: float = 0.1,
+    class_sigma: float = 0.1,
+    weight_prior: float = 0.05,
+    last_prior: float = 0.15,
+    logit_prior: float = 5.0,
+) -> Sequential:
+    """Two hidden layers of `width` units, for images as plain vectors (the network of Lucibello et al. 2022).
+
+    **Arguments:**
+
+    - `sigma`: of the hidden layers; `class_sigma`: of the observed class.
+    - `weight_prior`, `last_prior`: standard deviations of the weights, of hidden layers and of the last one.
+    - `logit_prior`: standard deviation of the outputs.
+    """
+    hidden = partial(
+        Dense, width, activation="leaky_relu", sigma=sigma, weight_prior=weight_prior, bias_prior=0.1, prior=3.0
+    )
     return Sequential(
         hidden(),
         hidden(),
-        Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
-        SoftmaxObservation(sigma=0.01),
+        Dense(10, sigma=0.01, weight_prior=last_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
+        SoftmaxObservation(sigma=class_sigma),
     )
