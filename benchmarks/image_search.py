@@ -60,15 +60,18 @@ TRIALS = {
     ],
     # Of the dense factor graph, pixels centred; the rest was found by hand with 100 units and 3,200 images.
     "gbp dense": [
-        {},
-        {"class_sigma": 0.03},
-        {"sigma": 0.03},
-        {"sigma": 0.3},
+        {"weight_prior": 0.05},
+        {"weight_prior": 0.05, "class_sigma": 0.03},
+        {"weight_prior": 0.05, "sigma": 0.03},
+        {"weight_prior": 0.05, "sigma": 0.3},
         {"weight_prior": 0.1},
         {"weight_prior": 0.03},
-        {"last_prior": 0.5},
-        {"last_prior": 0.05},
-        {"class_sigma": 0.3},
+        {"weight_prior": 0.05, "last_prior": 0.5},
+        {"weight_prior": 0.05, "last_prior": 0.05},
+        {"weight_prior": 0.05, "class_sigma": 0.3},
+        {"sigma": 0.03},
+        {"sigma": 0.03, "last_prior": 0.05},
+        {"sigma": 0.01},
     ],
 }
 

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import gbplearn as gbp
-from gbplearn.baselines.cnn import GradientClassifier, choose, first_parameters
+from gbplearn.baselines.cnn import GradientClassifier, choose, first_parameters, train_until_done
 from gbplearn.baselines.diagonal_ekf import DiagonalEKF
 
 
@@ -76,11 +76,88 @@ def test_hidden_labels_count_nothing():
         ({"rate": float("nan")}, "rate"),
         ({"rate": 0.1, "steps": 0}, "steps"),
         ({"rate": 0.1, "falls_over": 0}, "falls"),
+        ({"rate": 0.1, "weight_decay": -1.0}, "weight_decay"),
+        ({"rate": 0.1, "replay": 5, "replay_rate": float("inf")}, "replay_rate"),
+        ({"rate": 0.1, "replay_steps": 2}, "buffer"),
+        ({"rate": 0.1, "replay": -1}, "replay"),
     ],
 )
 def test_settings_that_make_no_sense(options, named):
     with pytest.raises(ValueError, match=named):
         GradientClassifier(network(), (6, 6, 1), **options)
+
+
+def straight(seed, count):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, 3)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(int)
+
+
+LINEAR = gbp.Sequential(gbp.Dense(2), gbp.SoftmaxObservation(), input_shape=(3,))
+
+
+def test_a_buffer_as_large_as_a_batch_is_more_steps_on_that_batch():
+    """The oldest make room: what is drawn after a batch is that batch, whatever came before."""
+    x, y = straight(0, 12)
+    one = GradientClassifier(LINEAR, rate=0.01, steps=1, replay=4, replay_steps=2)
+    other = GradientClassifier(LINEAR, rate=0.01, steps=3)
+    for i in (0, 4, 8):
+        one.update(x[i : i + 4], y[i : i + 4])
+        other.update(x[i : i + 4], y[i : i + 4])
+    for name, value in one.parameters.items():
+        assert np.allclose(value, other.parameters[name], atol=1e-6), name
+
+
+def test_what_is_drawn_was_seen_and_is_not_older_than_the_buffer():
+    x, y = straight(0, 20)
+    model, drawn = GradientClassifier(LINEAR, rate=0.01, replay=8, replay_steps=5, replay_rate=0.5), []
+    step = model._step
+    model._step = lambda *told: (drawn.append(told), step(*told))
+    for i in range(0, 20, 4):
+        model.update(x[i : i + 4], y[i : i + 4], y_observed=np.arange(4) > 0)
+    assert len(drawn) == 5 * (1 + 5)
+    place = {tuple(row): i for i, row in enumerate(x)}
+    for number, (old_x, old_y, seen, rate, _) in enumerate(drawn):
+        if number % 6 == 0:
+            continue
+        now = number // 6 * 4 + 4
+        rows = [place[tuple(row)] for row in old_x]
+        kept = [i for i in range(now) if i % 4][-8:]
+        assert set(rows) <= set(kept)
+        assert len(set(rows)) == len(rows) == min(4, len(kept))
+        assert (old_y == y[rows]).all()
+        assert seen.all()
+        assert rate == 0.005
+
+
+def test_weight_decay_is_that_of_adamw():
+    x, y = straight(0, 8)
+    model = GradientClassifier(LINEAR, rate=0.1, steps=4, weight_decay=0.3)
+    values = dict(model.parameters)
+    optimiser = optax.adamw(0.1, weight_decay=0.3)
+    state = optimiser.init(values)
+    for _ in range(4):
+        grads = jax.grad(
+            lambda v: optax.softmax_cross_entropy_with_integer_labels(LINEAR.forward(x, v)["dense"], y).mean()
+        )(values)
+        updates, state = optimiser.update(grads, state, values)
+        values = optax.apply_updates(values, updates)
+    model.update(x, y)
+    for name, value in model.parameters.items():
+        assert np.allclose(value, values[name], atol=1e-5), name
+
+
+def test_training_until_done_sees_every_example_in_every_round():
+    x, y = straight(0, 11)
+    model, seen = GradientClassifier(LINEAR, rate=0.1), []
+    model.update = lambda a, b: seen.append([int(np.flatnonzero((x == row).all(1))[0]) for row in a])
+    train_until_done(model, x, y, batches=6, batch=5)
+    for first in (0, 2, 4):  # two whole batches a round, one example is left out
+        rows = seen[first] + seen[first + 1]
+        assert len(set(rows)) == 10
+    assert seen[:2] != seen[2:4]
+    train_until_done(model, x[:3], y[:3], batches=2, batch=5)
+    assert all(sorted(rows) == [0, 1, 2] for rows in seen[6:])
 
 
 def test_generative_networks_are_refused():

@@ -92,6 +92,15 @@ def test_both_directions_of_a_network_are_the_plain_function(direction):
     assert w.shape == ((3, 2) if direction == "forward" else (2, 3))
 
 
+def test_weights_without_a_prior_keep_the_size_of_what_they_add_up():
+    """Sums of `n` products of independent numbers with variances 1 and `1/n` have variance 1."""
+    for direction, added in (("forward", 400), ("generative", 25)):
+        net = gbp.Sequential(gbp.Dense(25, weight_prior=None, direction=direction), input_shape=(20, 20))
+        prior = net.priors(seed=1)["dense/weight"]
+        np.testing.assert_allclose(prior.std, added**-0.5, rtol=1e-6)
+        assert np.std(prior.mean) == pytest.approx(added**-0.5, rel=0.05)
+
+
 def test_softmax_head_is_the_plain_function():
     rng = np.random.default_rng(0)
     graphs = []

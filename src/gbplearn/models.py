@@ -55,7 +55,7 @@ def dense_classifier(
     *,
     sigma: float = 0.1,
     class_sigma: float = 0.1,
-    weight_prior: float = 0.05,
+    weight_prior: float | None = None,
     last_prior: float = 0.15,
     logit_prior: float = 5.0,
 ) -> Sequential:
@@ -64,7 +64,8 @@ def dense_classifier(
     **Arguments:**
 
     - `sigma`: of the hidden layers; `class_sigma`: of the observed class.
-    - `weight_prior`, `last_prior`: standard deviations of the weights, of hidden layers and of the last one.
+    - `weight_prior`, `last_prior`: standard deviations of the weights, of hidden layers and of the last one; None: as
+        `gbp.Dense`.
     - `logit_prior`: standard deviation of the outputs.
     """
     hidden = partial(

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,11 +25,12 @@ from ..checkpoint import load
 from ..data.images import Images, Pixels, load_images
 from ..learner import Learner, Report
 from ..report.progress import progress
-from ..report.record import Clock, peak_memory_mb, settings_hash, write_json
+from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training, Watch
 from .experiment import READ_OUT, Experiment, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
 from .image_settings import ITERATIONS, baselines, network
+from .parts import Parts, check_same
 
 _PORTION = 1000  # images read out at a time
 SLOW = ("kalman",)  # compared with for the first seed only
@@ -142,9 +144,10 @@ class ImageStream(Experiment):
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Begin, or go on with what the folder holds of this seed."""
-        done = folder / f"seed-{seed}.json"
-        if done.exists():
-            return self._finished(seed, done)
+        parts, done = Parts(folder, self.settings()), f"seed-{seed}"
+        if parts.has(done):
+            held = parts.read(done, "metrics", "kept")
+            return SeedRun(seed, held["metrics"], held["kept"], before=True, cost=held.get("cost"))
         clock = Clock()
         images, unknown = self._load()
         if self.examples is not None and self.examples > len(images.train_y):
@@ -158,11 +161,8 @@ class ImageStream(Experiment):
         if seed == 0 and not training.seen:  # else it would be that of something else
             metrics["peak memory, MB/fixed"] = peak_memory_mb()
         for name in self._compared_with(seed):
-            path = folder / f"seed-{seed}-{name.replace(' ', '-')}.json"
-            if not path.exists():
-                found, curve = self._compare(name, images, unknown, order, seed)
-                self._write(path, {"metrics": found, "curve": curve})
-            held = self._read(path, "metrics", "curve")
+            make = partial(self._compare, name, images, unknown, order, seed)
+            held = parts.get(f"{done}-{name.replace(' ', '-')}", make, "metrics", "curve")
             metrics |= held["metrics"]
             kept["curves"][name] = held["curve"]
         spent = clock.read()
@@ -172,26 +172,13 @@ class ImageStream(Experiment):
             "cpu_seconds": spent["cpu_seconds"] + earlier["cpu"],
             "peak_memory_mb": round(peak_memory_mb(), 1),
         }
-        self._write(done, {"metrics": metrics, "kept": kept, "cost": cost})
+        parts.write(done, {"metrics": metrics, "kept": kept, "cost": cost})
         return SeedRun(seed, metrics, kept, cost=cost)
 
     def _compared_with(self, seed: int) -> list[str]:
         """What runs beside this seed; the others have the architecture of the convolutional network."""
         names = self.compared if self.graph == "convolutional" else [n for n in self.compared if n == "linear"]
         return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
-
-    def _write(self, path: Path, content: dict[str, Any]) -> None:
-        write_json(path, {"settings": settings_hash(self.settings()), **content})
-
-    def _read(self, path: Path, *parts: str) -> dict[str, Any]:
-        """What `_write` wrote, of a run with the same settings; these parts of it must be there."""
-        try:
-            held = json.loads(path.read_text())
-            found = [held[part] for part in ("settings", *parts)]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is damaged: delete it, and that part is run again") from None
-        _check_same(path, found[0], self.settings())
-        return held
 
     def _load(self) -> tuple[Images, Pixels | None]:
         """The images, and those of another kind; the mean of the training images is subtracted from all."""
@@ -200,14 +187,10 @@ class ImageStream(Experiment):
         unknown = load_images(self.unknown, self.data_dir).test_x.minus(mean) if self.unknown else None
         return images.centred(), unknown
 
-    def _finished(self, seed: int, path: Path) -> SeedRun:
-        held = self._read(path, "metrics", "kept")
-        return SeedRun(seed, held["metrics"], held["kept"], before=True, cost=held.get("cost"))
-
     def _training(self, images: Images, order: np.ndarray, seed: int, path: Path) -> Training:
         if path.exists():
             learner = load(path)
-            _check_same(path, learner.note.get("settings"), self.settings())
+            check_same(path, learner.note.get("settings"), self.settings())
         else:
             net, shape = network(self.graph), images.train_x.shape[1:]
             learner = Learner(net, shape, iterations=self.iterations, seed=seed)
@@ -247,7 +230,7 @@ class ImageStream(Experiment):
 
     def _compare(
         self, name: str, images: Images, unknown: Pixels | None, order: np.ndarray, seed: int
-    ) -> tuple[dict[str, float], list[tuple[int, float]]]:
+    ) -> dict[str, Any]:
         """One pass of something else over the same images in the same order."""
         batches = -(-len(order) // self.batch)
         build, words = baselines(self.data, batches)[name]
@@ -270,7 +253,7 @@ class ImageStream(Experiment):
             if unknown is not None:
                 other = scores.softmax(_finite(in_portions(model.predict, unknown), name), temperature)
                 metrics |= self._told_apart(other, p, label)
-        return metrics, points
+        return {"metrics": metrics, "curve": points}
 
     @staticmethod
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -288,11 +271,6 @@ def _finite(logits: np.ndarray, name: str) -> np.ndarray:
         return logits
     print(f"{name} has diverged", file=sys.stderr)
     return np.zeros_like(logits)
-
-
-def _check_same(path: Path, found: Any, settings: Mapping[str, Any]) -> None:
-    if found != settings_hash(settings):
-        raise ValueError(f"{path} is of a run with other settings: move it away, or choose another --out")
 
 
 def all_scores(p: np.ndarray, y: np.ndarray, how: str) -> dict[str, float]:

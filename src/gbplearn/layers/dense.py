@@ -97,7 +97,8 @@ class Dense(Transform):
     - `activation`: "linear", "leaky_relu" (slope 0.2), "relu", "sigmoid", "tanh", "elu", "softplus",
         `gbp.LeakyRelu(slope)`, or any elementwise JAX function.
     - `sigma`: standard deviation of the outputs around what inputs and parameters say.
-    - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters.
+    - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters. `weight_prior=None` is `1 / √n`
+        for weights that add `n` numbers up: what they add up to is then as large as these are.
     - `weight_init`, `bias_init`: standard deviations of the random prior *means*; `weight_init` is `weight_prior` by
         default, `bias_init` 0. All means zero would leave nothing to tell hidden units apart.
     - `prior`: standard deviation of the prior of the outputs.
@@ -109,7 +110,7 @@ class Dense(Transform):
     units: int
     activation: str | Elementwise = "linear"
     sigma: float = 0.01
-    weight_prior: float = 0.15
+    weight_prior: float | None = 0.15
     bias_prior: float = 0.15
     prior: float = 3.0
     weight_init: float | None = None
@@ -122,9 +123,9 @@ class Dense(Transform):
         check_whole("Dense", units=self.units)
         if self.direction not in ("forward", "generative"):
             raise ValueError(f"Dense: direction must be 'forward' or 'generative', got {self.direction!r}")
-        check_positive(
-            "Dense", sigma=self.sigma, weight_prior=self.weight_prior, bias_prior=self.bias_prior, prior=self.prior
-        )
+        check_positive("Dense", sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior)
+        if self.weight_prior is not None:
+            check_positive("Dense", weight_prior=self.weight_prior)
         check_not_negative("Dense", weight_init=self.weight_init, bias_init=self.bias_init)
         find_activation(self.activation)
 
@@ -144,9 +145,10 @@ class Dense(Transform):
         inputs = math.prod(shape)
         forward = self.direction == "forward"
         weight = (inputs, self.units) if forward else (self.units, inputs)
-        init = self.weight_prior if self.weight_init is None else self.weight_init
+        prior = 1 / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
+        init = prior if self.weight_init is None else self.weight_init
         return {
-            "weight": Parameter(weight, self.weight_prior, init),
+            "weight": Parameter(weight, prior, init),
             "bias": Parameter(weight[1:], self.bias_prior, self.bias_init),
         }
 
