@@ -72,6 +72,8 @@ TRIALS = {
         {"sigma": 0.03},
         {"sigma": 0.03, "last_prior": 0.05},
         {"sigma": 0.01},
+        {"class_sigma": 0.3},
+        {"class_sigma": 1.0},
     ],
 }
 

@@ -80,6 +80,7 @@ def test_counts_are_those_of_the_graph():
         (lambda: small().priors(), "input_shape"),
         (lambda: small().graph(np.zeros((2, 3)), start={"dense/weight": np.zeros(7)}), "dense/weight"),
         (lambda: small().graph(np.zeros((2, 3)), start={"dens": 0.0}), "dens"),
+        (lambda: small().graph(np.zeros((2, 3)), start={"dense": np.zeros(9)}), "dense"),
         (lambda: small().graph(np.zeros((2, 3)), noise={"softmax": 0.1}), "softmax"),
         (lambda: small().graph([["a"]]), "numbers"),
         (lambda: small().predict(np.zeros((2, 3)), {}), "dense/weight"),
@@ -373,3 +374,18 @@ def test_a_network_can_be_pickled_after_a_forward_pass():
     net.forward(x, values)
     there = pickle.loads(pickle.dumps(net))
     np.testing.assert_array_equal(there.forward(x, values)["dense"], net.forward(x, values)["dense"])
+
+
+def test_activations_start_where_they_are_told():
+    """Others start at the forward pass, which knows nothing of that; the parameters' start it knows."""
+    net, x = small(), np.ones((2, 3))
+    first = next(s.variable for s in net.sites)
+    shape = net.shapes((3,))[first]
+    graph = net.graph(x, start={first: np.broadcast_to(0.7, (2, *shape)), f"{first}/weight": 0.0})
+    start = graph.problem().start
+    np.testing.assert_allclose(start[first], 0.7)
+    plain = net.graph(x, start={f"{first}/weight": 0.0}).problem().start
+    np.testing.assert_array_equal(start[f"{first}/weight"], 0.0)
+    for name in start:
+        if name != first:
+            np.testing.assert_array_equal(start[name], plain[name])

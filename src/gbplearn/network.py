@@ -13,7 +13,6 @@ import numpy as np
 from jax import Array
 
 from .batch import Batch, as_inputs, as_targets
-from .evidence import as_numbers
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .inference import Result, Status, Trace, infer
@@ -25,6 +24,7 @@ from .memory import network_memory
 from .network_table import table
 from .noise import LearnNoise
 from .sites import INPUT, place_layers
+from .starting import first_values, known_beliefs
 
 
 class Sequential:
@@ -213,7 +213,8 @@ class Sequential:
             this batch (`FactorGraph.hold`).
         - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
             the prior that their layer gives them.
-        - `start`: values of parameters to linearise at first, by default the means of their beliefs.
+        - `start`: values to linearise at first, by name: of parameters, by default the means of their beliefs; of
+            activations, by default those of a forward pass.
         - `noise`: standard deviations to use for observations that learn their own, by layer; or how to learn them.
         - `inputs`: `{"input_sigma": ...}` for noisy inputs, `{"input_prior": ...}` for pixels that are not observed,
             `{"factors": fn}` for the user's own factors; see `gbp.Learner`.
@@ -223,21 +224,18 @@ class Sequential:
             raise ValueError(f"parameters must be 'learnt', 'fixed' or 'random', got {parameters!r}")
         batch = x if isinstance(x, Batch) else self.batch(x, y)
         shape = batch.x.shape[1:]
-        priors = self._known(beliefs, shape)
+        priors = known_beliefs(self._parameters(shape), beliefs)
         if len(priors) < len(self._parameters(shape)):
             priors = {**self.priors(shape, seed=seed), **priors}
-        first = {}
-        for name, value in (start or {}).items():
-            if name not in priors:
-                raise ValueError(f"start: the network has no parameter '{name}'")
-            like = priors[name]
-            first[name] = jnp.asarray(as_numbers(name, value, like.shape, "start"), like.dtype)
+        outputs = {n: (batch.size, *s) for n, s in self.shapes(shape).items() if n != INPUT}
+        first = first_values(start or {}, priors, outputs)
         activations = self.forward(batch.x, {n: first.get(n, p.mean) for n, p in priors.items()})
+        activations |= {n: a for n, a in first.items() if n in outputs}
         plan = Plan(
             self.sites,
             self.shapes(shape),
             priors,
-            first,
+            {n: a for n, a in first.items() if n in priors},
             activations,
             self._with_noise(noise),
             learning=parameters == "learnt",
@@ -250,23 +248,6 @@ class Sequential:
             elif parameters == "random":
                 graph.hold(name)
         return graph
-
-    def _known(self, beliefs: Mapping[str, Gaussian] | None, input_shape: Shape) -> dict[str, Gaussian]:
-        """The beliefs of parameters among those given, checked."""
-        out = {}
-        for name, p in self._parameters(input_shape).items():
-            if beliefs is None or name not in beliefs:
-                continue
-            if not isinstance(beliefs[name], Gaussian):
-                raise ValueError(f"the belief of '{name}' must be a gbp.Gaussian")
-            if beliefs[name].shape != p.shape:
-                raise ValueError(f"the belief of '{name}' has shape {beliefs[name].shape}, the network needs {p.shape}")
-            out[name] = beliefs[name]
-        if beliefs is not None and not isinstance(beliefs, Result):
-            unknown = [n for n in beliefs if n not in out]
-            if unknown:
-                raise ValueError(f"the network has no parameter '{unknown[0]}'")
-        return out
 
     def _with_noise(self, given: Mapping[str, float | LearnNoise] | None) -> dict[str, Observation]:
         """The observations by name, those that learn their noise with what is given for them."""

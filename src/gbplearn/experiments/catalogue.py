@@ -8,17 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from ..report.page import write_page
+from .async_layers import AsyncLayers
 from .cifar10 import Cifar10
 from .digits import Digits
 from .experiment import Experiment, as_text, run
 from .fashion_mnist import FashionMnist
+from .iterations import Iterations
 from .mnist import Mnist
 from .published import Published
 from .regression import Regression
+from .sample_efficiency import SampleEfficiency
+from .stability import Stability
 from .xor import Xor
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    e.name: e for e in (Xor, Regression, Digits, Mnist, FashionMnist, Cifar10, Published)
+    e.name: e
+    for e in (
+        Xor,
+        Regression,
+        Digits,
+        Mnist,
+        FashionMnist,
+        Cifar10,
+        Published,
+        SampleEfficiency,
+        AsyncLayers,
+        Iterations,
+        Stability,
+    )
 }
 
 

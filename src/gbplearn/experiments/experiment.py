@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -133,14 +133,22 @@ def _commits(runs: Sequence[SeedRun], clock: Clock) -> str | None:
     return ", ".join(dict.fromkeys(filter(None, found))) or None
 
 
-def _spent(runs: Sequence[SeedRun], clock: Clock) -> dict[str, float]:
+def _spent(runs: Sequence[SeedRun], clock: Clock) -> dict[str, Any]:
     """By all seeds, those included that an earlier process has finished."""
-    here = {**clock.read(), "peak_memory_mb": round(peak_memory_mb(), 1)}
     costs = [r.cost for r in runs if r.cost is not None]
     if len(costs) < len(runs):
-        return here
-    total = {name: round(sum(c[name] for c in costs), 3) for name in ("seconds", "cpu_seconds")}
-    return {**total, "peak_memory_mb": max(c["peak_memory_mb"] for c in costs)}
+        return {**clock.read(), "peak_memory_mb": round(peak_memory_mb(), 1)}
+    return {what: value for what, value in total_cost(costs).items() if what != "commit"}
+
+
+def total_cost(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of parts that were run one after the other: commits, seconds, CPU seconds, and the most memory of any."""
+    commits = dict.fromkeys(name for c in costs for name in (c["commit"] or "").split(", ") if name)
+    return {
+        "commit": ", ".join(commits) or None,
+        **{what: round(sum(c[what] for c in costs), 3) for what in ("seconds", "cpu_seconds")},
+        "peak_memory_mb": max(c["peak_memory_mb"] for c in costs),
+    }
 
 
 def table_rows(results: dict[str, Any]) -> list[tuple[str, ...]]:

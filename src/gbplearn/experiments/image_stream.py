@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +26,10 @@ from ..learner import Learner, Report
 from ..report.progress import progress
 from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training, Watch
-from .experiment import READ_OUT, Experiment, SeedRun, rows_by_read_out
+from .experiment import READ_OUT, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
 from .image_settings import ITERATIONS, baselines, network
-from .parts import Parts, check_same
+from .parts import InParts, Parts, check_same
 
 _PORTION = 1000  # images read out at a time
 SLOW = ("kalman",)  # compared with for the first seed only
@@ -93,7 +92,7 @@ class Curve(Watch):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageStream(Experiment):
+class ImageStream(InParts):
     """One setting for all three data sets, as in the paper; a seed is an order of the stream and the prior means.
 
     **Arguments:**
@@ -137,11 +136,6 @@ class ImageStream(Experiment):
         others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared}
         return {**plain, "compared": others}
 
-    def run_seed(self, seed: int) -> SeedRun:
-        """Without keeping anything."""
-        with tempfile.TemporaryDirectory() as folder:
-            return self.resume_seed(seed, Path(folder))
-
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Begin, or go on with what the folder holds of this seed."""
         parts, done = Parts(folder, self.settings()), f"seed-{seed}"
@@ -165,13 +159,9 @@ class ImageStream(Experiment):
             held = parts.get(f"{done}-{name.replace(' ', '-')}", make, "metrics", "curve")
             metrics |= held["metrics"]
             kept["curves"][name] = held["curve"]
-        spent = clock.read()
-        cost = {
-            "commit": clock.commit,
-            "seconds": spent["seconds"] + earlier["wall"],
-            "cpu_seconds": spent["cpu_seconds"] + earlier["cpu"],
-            "peak_memory_mb": round(peak_memory_mb(), 1),
-        }
+        cost = clock.cost()
+        cost["seconds"] += earlier["wall"]
+        cost["cpu_seconds"] += earlier["cpu"]
         parts.write(done, {"metrics": metrics, "kept": kept, "cost": cost})
         return SeedRun(seed, metrics, kept, cost=cost)
 

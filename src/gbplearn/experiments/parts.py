@@ -1,13 +1,16 @@
-"""Finished parts of a run that takes long, a file each: what is stopped goes on, what is finished stays so."""
+"""Experiments that take long: finished parts are kept, a file each. What is stopped goes on."""
 
 from __future__ import annotations
 
+import abc
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..report.record import settings_hash, write_json
+from .experiment import Experiment, SeedRun
 
 
 def check_same(path: Path, found: Any, settings: Mapping[str, Any]) -> None:
@@ -55,3 +58,16 @@ class Parts:
         if not self.has(name):
             self.write(name, make())
         return self.read(name, *contents)
+
+
+class InParts(Experiment):
+    """An experiment that is resumed with `resume_seed`."""
+
+    @abc.abstractmethod
+    def resume_seed(self, seed: int, folder: Path) -> SeedRun:
+        """Begin, or go on with what the folder holds of this seed."""
+
+    def run_seed(self, seed: int) -> SeedRun:
+        """Without keeping anything."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self.resume_seed(seed, Path(folder))

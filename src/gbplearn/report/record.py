@@ -77,6 +77,10 @@ class Clock:
             "cpu_seconds": round(time.process_time() - self._begin[1], 3),
         }
 
+    def cost(self) -> dict[str, Any]:
+        """`commit`, `seconds`, `cpu_seconds` and `peak_memory_mb`: what a run has cost so far."""
+        return {"commit": self.commit, **self.read(), "peak_memory_mb": round(peak_memory_mb(), 1)}
+
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
     """Runs with the same settings have the same."""

@@ -1,0 +1,161 @@
+"""How many iterations learning and prediction need: the paper's Appendix F.
+
+Networks are trained with 50 to 1,600 iterations a batch, each batch seen once, and asked with 50 to 1,600. The paper
+asks with damping 0.9 and dropout 0.5 from random activations; here also from a forward pass, and by the learner's own
+way (undamped, from a forward pass, a few sweeps).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from .. import scores
+from ..data.images import Images, load_images
+from ..gaussian import Gaussian
+from ..inference import infer
+from ..learner import SWEEPS, Learner
+from ..report.progress import progress
+from ..report.record import Clock
+from .experiment import READ_OUT, SeedRun, total_cost
+from .image_settings import network
+from .image_stream import in_portions
+from .parts import InParts, Parts
+
+COUNTS = (50, 100, 200, 400, 800, 1600)
+BATCH, ASKED = 50, 200  # images at a time, learning and asking
+_RANDOM = 0.2  # standard deviation of activations that start at random, as the authors'
+STARTS = ("forward", "random")
+
+
+@dataclasses.dataclass(frozen=True)
+class Iterations(InParts):
+    """The network and settings of the experiment mnist, but so many iterations, no fewer.
+
+    **Arguments:**
+
+    - `examples`, `tested`: numbers of training and of test images.
+    - `counts`: of iterations.
+    - `damping`, `dropout`: when asking, as published.
+    - `data_dir`: folder of the data sets, as `load_images`; no setting.
+    """
+
+    examples: int = 1600
+    tested: int = 2000
+    counts: tuple[int, ...] = COUNTS
+    damping: float = 0.9
+    dropout: float = 0.5
+    data_dir: Path | None = None
+
+    name: ClassVar[str] = "iterations"
+    title: ClassVar[str] = "Iterations of learning and of prediction"
+    seeds: ClassVar[int] = 1
+    read_out: ClassVar[dict[str, str]] = {
+        "forward": f"{READ_OUT['fixed']}; damped as published, started by a forward pass",
+        "random": f"{READ_OUT['fixed']}; damped as published, activations started at random",
+        "default": f"{READ_OUT['fixed']}; undamped, {SWEEPS} sweeps, started by a forward pass",
+    }
+    published: ClassVar[dict[str, str]] = {}
+    caption: ClassVar[str] = (
+        "Test accuracy by iterations a batch at training (upwards) and at prediction (to the right), with the damping "
+        "and dropout of the paper. Left: activations start at random, as the paper's; right: at a forward pass."
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """With the network, without the folder."""
+        plain = {**dataclasses.asdict(self), "network": repr(network("convolutional"))}
+        del plain["data_dir"]
+        return plain
+
+    def resume_seed(self, seed: int, folder: Path) -> SeedRun:
+        """Every number of training iterations is a part of its own."""
+        images = load_images("mnist", self.data_dir).centred()
+        parts, before, metrics, costs = Parts(folder, self.settings()), True, {}, []
+        for count in self.counts:
+            name = f"seed-{seed}-{count}"
+            before &= parts.has(name)
+            held = parts.get(name, partial(self._measure, images, count, seed), "metrics", "cost")
+            metrics |= held["metrics"]
+            costs.append(held["cost"])
+        return SeedRun(seed, metrics, metrics, before=before, cost=total_cost(costs))
+
+    def _measure(self, images: Images, count: int, seed: int) -> dict[str, Any]:
+        clock = Clock()
+        order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
+        shape = images.train_x.shape[1:]
+        learner = Learner(network("convolutional"), shape, iterations=count, tolerance=0.0, seed=seed)
+        for start in progress(range(0, len(order), BATCH), f"{count} iterations"):
+            rows = order[start : start + BATCH]
+            learner.update(images.train_x[rows], images.train_y[rows])
+        x, y = images.test_x[: self.tested], images.test_y[: self.tested]
+        right = scores.accuracy(in_portions(lambda part: learner.predict(part).mean, x), y)
+        metrics = {
+            f"test accuracy, trained with {count}/default": right,
+            f"refused batches, trained with {count}/default": float(learner.failures),
+        }
+        for how in STARTS:
+            logits = self._asked(learner, x, how, seed)
+            for asked, found in logits.items():
+                name = f"test accuracy, trained with {count}, asked with {asked}/{how}"
+                metrics[name] = scores.accuracy(found, y)
+        return {"metrics": metrics, "cost": clock.cost()}
+
+    def _asked(self, learner: Learner, x: np.ndarray, how: str, seed: int) -> dict[int, np.ndarray]:
+        """The means of the outputs after each number of iterations, which go on from the last."""
+        net, rng = learner.net, np.random.default_rng(seed)
+        out: dict[int, list[np.ndarray]] = {count: [] for count in self.counts}
+        for first in progress(range(0, len(x), ASKED), f"asking, {how}"):
+            part = x[first : first + ASKED]
+            shapes = {n: (len(part), *s) for n, s in net.shapes(part.shape[1:]).items() if n != "input"}
+            start = {n: _RANDOM * rng.standard_normal(s) for n, s in shapes.items()} if how == "random" else {}
+            graph = net.graph(part, parameters="fixed", beliefs=learner.posterior, start=start)
+            result, done = None, 0
+            for count in self.counts:
+                told = {"damping": self.damping, "dropout": self.dropout, "tolerance": 0.0, "guard": False}
+                result = infer(graph, iterations=count - done, init=result, seed=seed, throw=False, **told)
+                belief, done = result[net.output], count
+                assert isinstance(belief, Gaussian)
+                out[count].append(np.asarray(jnp.nan_to_num(belief.mean)))
+        return {count: np.concatenate(parts) for count, parts in out.items()}
+
+    @staticmethod
+    def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+        """A row for each number of training iterations: by the learner's own way, then by iterations and start."""
+        metrics, counts = results["metrics"], results["settings"]["counts"]
+        head = ("trained with", "default", *(f"{how}, {asked}" for how in STARTS for asked in counts))
+        rows: list[tuple[str, ...]] = [head]
+        for count in counts:
+            names = [f"test accuracy, trained with {count}/default"]
+            names += [f"test accuracy, trained with {count}, asked with {a}/{how}" for how in STARTS for a in counts]
+            rows.append((f"{count:,}", *(f"{100 * metrics[n]['mean']:.1f}" for n in names)))
+        return rows
+
+    def draw(self, runs: Sequence[SeedRun]) -> Figure:
+        """A heat map for each start, with its own colours."""
+        figure = Figure(figsize=(10.2, 4.6), layout="constrained")
+        for ax, how in zip(figure.subplots(1, 2), reversed(STARTS)):
+            names = [
+                [f"test accuracy, trained with {t}, asked with {a}/{how}" for a in self.counts] for t in self.counts
+            ]
+            grid = np.array([[np.mean([r.metrics[n] for r in runs]) for n in row] for row in names])
+            image = ax.imshow(grid, origin="lower", cmap="viridis")
+            for i, row in enumerate(grid):
+                for j, value in enumerate(row):
+                    dark = value < (grid.min() + grid.max()) / 2
+                    ax.text(
+                        j, i, f"{100 * value:.1f}", ha="center", va="center", color="w" if dark else "k", fontsize=9
+                    )
+            ax.set_xticks(range(len(self.counts)), [str(c) for c in self.counts])
+            ax.set_yticks(range(len(self.counts)), [str(c) for c in self.counts])
+            ax.set_xlabel("iterations at prediction")
+            ax.set_ylabel("iterations a training batch")
+            ax.set_title({"random": "from random activations", "forward": "from a forward pass"}[how], fontsize=10)
+            figure.colorbar(image, ax=ax, format=lambda value, _: f"{value:.0%}")
+        return figure

@@ -1,0 +1,56 @@
+"""What the graph of a network starts with: beliefs of its parameters, and values to linearise at first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from .evidence import as_numbers
+from .gaussian import Gaussian, Numbers
+from .inference import Result
+from .layers.layer import Parameter
+from .measurement import Shape
+
+
+def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any] | None) -> dict[str, Gaussian]:
+    """The beliefs of parameters among those given, checked.
+
+    A `Result` may also hold what is none of the parameters; other mappings may not.
+    """
+    out = {}
+    for name, p in parameters.items():
+        if beliefs is None or name not in beliefs:
+            continue
+        if not isinstance(beliefs[name], Gaussian):
+            raise ValueError(f"the belief of '{name}' must be a gbp.Gaussian")
+        if beliefs[name].shape != p.shape:
+            raise ValueError(f"the belief of '{name}' has shape {beliefs[name].shape}, the network needs {p.shape}")
+        out[name] = beliefs[name]
+    if beliefs is not None and not isinstance(beliefs, Result):
+        unknown = [n for n in beliefs if n not in out]
+        if unknown:
+            raise ValueError(f"the network has no parameter '{unknown[0]}'")
+    return out
+
+
+def first_values(
+    start: Mapping[str, Numbers], priors: Mapping[str, Gaussian], outputs: Mapping[str, Shape]
+) -> dict[str, Array]:
+    """The values given for parameters and activations, checked.
+
+    **Arguments:**
+
+    - `priors`: of all parameters; `outputs`: shapes of all activations of the batch.
+    """
+    out = {}
+    for name, value in start.items():
+        if name in priors:
+            out[name] = jnp.asarray(as_numbers(name, value, priors[name].shape, "start"), priors[name].dtype)
+        elif name in outputs:
+            out[name] = jnp.asarray(as_numbers(name, value, outputs[name], "start"))
+        else:
+            raise ValueError(f"start: the network has no parameter or activation '{name}'")
+    return out
