@@ -53,10 +53,10 @@ def digits_classifier() -> Sequential:
 def dense_classifier(
     width: int = 501,
     *,
-    sigma: float = 0.1,
+    sigma: float = 0.03,
     class_sigma: float = 0.1,
     weight_prior: float | None = None,
-    last_prior: float = 0.15,
+    last_prior: float = 0.05,
     logit_prior: float = 5.0,
 ) -> Sequential:
     """Two hidden layers of `width` units, for images as plain vectors (the network of Lucibello et al. 2022).
