@@ -45,6 +45,14 @@ def test_every_layer_comes_back(tmp_path):
     assert "parameter conv_transpose/weight 3x2x3x1" in held
 
 
+def test_a_prior_that_follows_from_the_inputs_comes_back(tmp_path):
+    """None where it may be, although it is not the default."""
+    learner = gbp.Learner(gbp.Sequential(gbp.Dense(2, weight_prior=None), gbp.Dense(2)), (3,))
+    again = there_and_back(learner, tmp_path)
+    assert [layer.weight_prior for layer in again.net.layers] == [None, 0.15]
+    assert bits(*again.prior.values()) == bits(*learner.prior.values())
+
+
 def test_every_builtin_layer_is_known():
     def below(cls):
         return {cls, *(c for sub in cls.__subclasses__() for c in below(sub))}

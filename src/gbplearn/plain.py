@@ -104,7 +104,7 @@ def from_plain(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: 
     if not isinstance(fields, dict) or fields.keys() != expected.keys():
         raise ValueError(f"{what}: {name} has the fields {', '.join(sorted(expected))}")
     for f, v in fields.items():
-        if v is None and expected[f].default is not None:
+        if v is None and "None" not in str(expected[f].type):
             raise ValueError(f"{what}: {f} is missing")
     values = {f: from_plain(v, f"{what}: {f}", lists=f in _LISTS) for f, v in fields.items()}
     axes = values.get("robust_over")  # which constructors leave to the factor
