@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from .. import scores
 from ..data.images import Images, load_images
@@ -160,6 +161,7 @@ class Published(Experiment):
                 ax.plot(points[:, 0], points[:, 1], "o-", color=colour, alpha=0.7, label=None if i else label)
         ax.set_xlabel("training images seen, each once")
         ax.set_ylabel("test accuracy (by messages)")
+        ax.yaxis.set_major_locator(MultipleLocator(0.02))
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         ax.set_xticks([p for p, _ in runs[0].kept["published"]])
         ax.spines[["top", "right"]].set_visible(False)
