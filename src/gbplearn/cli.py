@@ -63,7 +63,21 @@ class Demo:
 class RunExperiment:
     """Run a published experiment: results.json, its figure and report.html, and a line a seed in the ledger."""
 
-    name: tyro.conf.Positional[Literal["xor", "regression", "digits", "mnist", "fashion-mnist", "cifar10", "published"]]
+    name: tyro.conf.Positional[
+        Literal[
+            "xor",
+            "regression",
+            "digits",
+            "mnist",
+            "fashion-mnist",
+            "cifar10",
+            "published",
+            "sample-efficiency",
+            "async",
+            "iterations",
+            "stability",
+        ]
+    ]
     """Which experiment."""
     seeds: int | None = None
     """How many seeds, from 0 on; by default as many as its results are quoted for."""
@@ -72,11 +86,11 @@ class RunExperiment:
     ledger: Path = Path("results/ledger.jsonl")
     """File that every run adds its lines to."""
     data_dir: Path | None = None
-    """Of mnist, fashion-mnist, cifar10, published: as of `gbplearn train`."""
+    """Of all after digits: as of `gbplearn train`."""
     graph: Literal["convolutional", "dense"] | None = None
     """Of mnist, fashion-mnist, cifar10: the paper's network, or dense layers."""
     examples: int | None = None
-    """Of mnist, fashion-mnist, cifar10: how many training images; by default all."""
+    """Of mnist, fashion-mnist, cifar10, async, iterations, stability: how many training images."""
 
     def run(self) -> None:
         """Run it."""

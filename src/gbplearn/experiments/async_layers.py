@@ -22,7 +22,7 @@ from ..learner import Learner
 from ..report.figures import BLUE, GREEN, ORANGE
 from ..report.progress import progress
 from ..report.record import Clock
-from ..schedule import RandomLayers
+from ..schedule import RandomLayers, Sweep
 from .experiment import READ_OUT, SeedRun, rows_by_read_out, total_cost
 from .image_settings import ITERATIONS, network
 from .image_stream import in_portions, moments_to_look
@@ -30,8 +30,6 @@ from .parts import InParts, Parts
 
 BATCH = 50
 SWEEP, ITERATION, VISIT = "sweeps", "random, equal iterations", "random, equal visits"
-# Visits of a sweep for each of a random iteration.
-_MORE = 6 / 4
 _COLOURS = {SWEEP: BLUE, ITERATION: ORANGE, VISIT: GREEN}
 
 
@@ -49,6 +47,7 @@ class AsyncLayers(InParts):
     data_dir: Path | None = None
 
     name: ClassVar[str] = "async"
+    data: ClassVar[str] = "mnist"
     title: ClassVar[str] = "Layers in random order"
     seeds: ClassVar[int] = 3
     read_out: ClassVar[dict[str, str]] = {how: f"{READ_OUT['fixed']}; learnt by {how}" for how in _COLOURS}
@@ -66,7 +65,7 @@ class AsyncLayers(InParts):
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Every schedule is a part of its own."""
-        images = load_images("mnist", self.data_dir).centred()
+        images = load_images(self.data, self.data_dir).centred()
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
         parts, before = Parts(folder, self.settings()), True
         metrics, curves, costs, iterations = {}, {}, [], None
@@ -88,11 +87,14 @@ class AsyncLayers(InParts):
         schedule = None if how == SWEEP else RandomLayers()
         shape = images.train_x.shape[1:]
         learner = Learner(network("convolutional"), shape, iterations=ITERATIONS, schedule=schedule, seed=seed)
+        groups = tuple(site.name for site in learner.net.sites)
+        sweep = len(Sweep().order(groups))  # visits of an iteration; the random order has one for each group
         batches = -(-len(order) // BATCH)
         looks, curve, iterations = set(moments_to_look(batches)), [], []
         for number in progress(range(batches), f"{how}, seed {seed}"):
             if given is not None:  # so many, and no fewer
-                count = given[number] if how == ITERATION else round(_MORE * given[number])
+                more = 1 if how == ITERATION else sweep / len(groups)
+                count = round(more * given[number])
                 learner.options |= {"iterations": count, "tolerance": 0.0}
             rows = order[number * BATCH : (number + 1) * BATCH]
             iterations.append(learner.update(images.train_x[rows], images.train_y[rows]).iterations)
@@ -100,7 +102,7 @@ class AsyncLayers(InParts):
                 right = scores.accuracy(in_portions(learner.forward, images.test_x), images.test_y)
                 curve.append((number * BATCH + len(rows), right))
         p = in_portions(learner.predict_proba, images.test_x)
-        visits = 6 if how == SWEEP else 4
+        visits = sweep if how == SWEEP else len(groups)
         metrics = {
             f"test accuracy/{how}": scores.accuracy(p, images.test_y),
             f"negative log likelihood/{how}": scores.negative_log_likelihood(p, images.test_y),

@@ -55,6 +55,7 @@ class Iterations(InParts):
     data_dir: Path | None = None
 
     name: ClassVar[str] = "iterations"
+    data: ClassVar[str] = "mnist"
     title: ClassVar[str] = "Iterations of learning and of prediction"
     seeds: ClassVar[int] = 1
     read_out: ClassVar[dict[str, str]] = {
@@ -76,7 +77,7 @@ class Iterations(InParts):
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Every number of training iterations is a part of its own."""
-        images = load_images("mnist", self.data_dir).centred()
+        images = load_images(self.data, self.data_dir).centred()
         parts, before, metrics, costs = Parts(folder, self.settings()), True, {}, []
         for count in self.counts:
             name = f"seed-{seed}-{count}"

@@ -54,6 +54,7 @@ class SampleEfficiency(InParts):
     data_dir: Path | None = None
 
     name: ClassVar[str] = "sample-efficiency"
+    data: ClassVar[str] = "mnist"
     title: ClassVar[str] = "Sample efficiency on MNIST"
     seeds: ClassVar[int] = 20
     read_out: ClassVar[dict[str, str]] = READ_OUT
@@ -70,7 +71,7 @@ class SampleEfficiency(InParts):
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Every method and every setting is a part of its own."""
-        images = load_images("mnist", self.data_dir).centred()
+        images = load_images(self.data, self.data_dir).centred()
         order = np.random.default_rng(seed).permutation(len(images.train_y))
         metrics: dict[str, float] = {}
         costs, before = [], True

@@ -50,6 +50,7 @@ class Stability(InParts):
     data_dir: Path | None = None
 
     name: ClassVar[str] = "stability"
+    data: ClassVar[str] = "mnist"
     title: ClassVar[str] = "Damping, dropout and stability"
     seeds: ClassVar[int] = 1
     read_out: ClassVar[dict[str, str]] = {
@@ -72,7 +73,7 @@ class Stability(InParts):
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Every pair of damping and dropout is a part of its own."""
-        images = load_images("mnist", self.data_dir).centred()
+        images = load_images(self.data, self.data_dir).centred()
         parts, before, metrics, costs = Parts(folder, self.settings()), True, {}, []
         for _, damping, dropout, kind in _all(self.dampings, self.dropouts):
             name = f"seed-{seed}-{kind}-{damping}-{dropout}"
@@ -98,7 +99,8 @@ class Stability(InParts):
             told = _name(kind, damping, dropout)
             metrics[f"test accuracy, {told}/{how}"] = scores.accuracy(logits, images.test_y)
             metrics[f"refused batches, {told}/{how}"] = float(learner.failures)
-            metrics[f"batches with the guard, {told}/{how}"] = float(helped)
+            if guard:
+                metrics[f"batches with the guard, {told}/{how}"] = float(helped)
         return {"metrics": metrics, "cost": clock.cost()}
 
     @staticmethod
