@@ -54,6 +54,7 @@ def dense_classifier(
     width: int = 501,
     *,
     sigma: float = 0.03,
+    last_sigma: float = 1.0,
     class_sigma: float = 0.1,
     weight_prior: float | None = None,
     last_prior: float = 0.05,
@@ -63,7 +64,8 @@ def dense_classifier(
 
     **Arguments:**
 
-    - `sigma`: of the hidden layers; `class_sigma`: of the observed class.
+    - `sigma`, `last_sigma`: of the hidden layers, and of the last one; `class_sigma`: of the observed class. So many
+        weights can explain every batch in many ways; noise keeps it from overwriting what was learnt before.
     - `weight_prior`, `last_prior`: standard deviations of the weights, of hidden layers and of the last one; None: as
         `gbp.Dense`.
     - `logit_prior`: standard deviation of the outputs.
@@ -74,6 +76,6 @@ def dense_classifier(
     return Sequential(
         hidden(),
         hidden(),
-        Dense(10, sigma=0.01, weight_prior=last_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
+        Dense(10, sigma=last_sigma, weight_prior=last_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
         SoftmaxObservation(sigma=class_sigma),
     )
