@@ -30,12 +30,12 @@ from .plain import LAYERS, VALUES, from_plain, is_number, is_whole, to_plain
 from .schedule import Damping, Schedule
 from .sealed_file import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
 
-FORMAT = 1
+FORMAT = 2
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
 SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "dtype", "seed")
-_COUNTS = ("batches", "examples", "failures")
+_COUNTS = ("batches", "examples", "failures", "caution")
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
 
@@ -53,7 +53,7 @@ class Content:
     input_shape: Shape
     settings: dict[str, Any]  # of `Learner`, by name
     factors: bool  # whether the user gave factors of their own
-    counts: dict[str, int]  # batches, examples, failures
+    counts: dict[str, int]  # of _COUNTS
     sizes: list[int]  # of batches that had been compiled
     noise: dict[str, LearnNoise]
     note: dict[str, Any]
@@ -97,7 +97,8 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         learner = Learner(held.net, held.input_shape, **held.settings, input_prior=prior, factors=factors)
         learner.prior, learner._posterior = held.beliefs("prior"), held.beliefs("posterior")
         learner.noise, learner._sizes, learner.note = held.noise, held.sizes, held.note
-        learner.batches, learner.examples, learner.failures = (held.counts[name] for name in _COUNTS)
+        for name in _COUNTS:
+            setattr(learner, name, held.counts[name])
         return learner
 
 

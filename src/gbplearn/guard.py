@@ -33,6 +33,7 @@ from .problem import Problem, State, belief_mean, empty_state, with_known
 from .propagate import CHUNK, Enough, advance, fixed_order, is_large
 from .proximal import Values
 
+NOTHING_BETTER = "none better than those at the start"
 _MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length
 _FIRST_WEIGHT = 4.0
 _WEIGHT_LIMIT = 1e6
@@ -190,7 +191,8 @@ class Guard:
             energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
             least = float(proximal.total_energy(self.problem, best))
             if not (sound and energy <= least + 1e-3 * abs(least)):
-                self.did.append(f"iteration {self.done}: out of iterations while diverging, best means kept")
+                kept = "best means kept" if best is self.best else NOTHING_BETTER
+                self.did.append(f"iteration {self.done}: out of iterations while diverging, {kept}")
                 return self._end(self._restart(state, best), best, converged=False)
         return self._end(state, converged=False)
 

@@ -19,6 +19,7 @@ from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph, all_proper
 from .group import check_mode
+from .guard import NOTHING_BETTER
 from .inference import InferenceError, Result, Status
 from .lay_out import default_input_prior
 from .layers.layer import Transform
@@ -32,6 +33,8 @@ from .schedule import Damping, Schedule, damping_for
 PREDICT_SIZES = (1, 10, 50, 200)
 # Iterations that predict with a feed-forward network.
 SWEEPS = 5
+# After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
+_MORE_CAUTION, _MOST_CAUTION = 8, 24
 # Beliefs that would still move by so many standard deviations are lost.
 _LOST = 100.0
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
@@ -138,6 +141,7 @@ class Learner:
         self.batches = 0  # that were learnt from
         self.examples = 0
         self.failures = 0  # batches that ended badly
+        self.caution = 0  # how much more messages to parameters are damped, see `gbp.damping_for`
         self._sizes: list[int] = []  # of batches that have been compiled
         self.note: dict[str, Any] = {}  # the user's own numbers and strings, that go into checkpoints
 
@@ -221,6 +225,8 @@ class Learner:
             self._posterior, self.noise, self.batches, self.examples = found, learnt, *counts
         else:
             self.failures += 1
+        raised = any("damping raised" in line for line in result.guard)
+        self.caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
         return self._report(result, batch, accepted)
 
     def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
@@ -233,7 +239,7 @@ class Learner:
             all_teach = self.net.head is None or self.net.generative or self.factors is not None
             teaching = max(1, batch.size if all_teach else int(batch.labelled.sum()))
             known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
-            out["damping"] = damping_for(teaching, known)
+            out["damping"] = damping_for(teaching, known, self.caution)
         return out
 
     def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:
@@ -395,6 +401,8 @@ def _ended_badly(result: Result) -> bool:
     """
     if result.status is not Status.ITERATION_LIMIT:
         return result.status is Status.DIVERGED
+    if any(NOTHING_BETTER in line for line in result.guard):
+        return True  # precisions would grow, and nothing would have been learnt
     struggling = any("diverging" in line for line in result.guard[-2:]) and not result.residual <= _LOST
     return struggling or "proximal factors" in result.guard or not np.isfinite(result.trace.total_energy[-1])
 

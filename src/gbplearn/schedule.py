@@ -169,15 +169,16 @@ def per_slot(
     return out
 
 
-def damping_for(batch: int, known: float) -> Damping:
+def damping_for(batch: int, known: float, caution: int = 0) -> Damping:
     """The damping that a learner chooses for a batch of `B` examples when it knows `N` already.
 
     Messages of all examples to a parameter are sent at once, and none knows of the others. Together they overshoot by
     up to `B` times their share `B / (N + B)` of all that is known, so the step is
 
-        1 - damping = min(0.3, 2.5 (N + B) / B²)
+        1 - damping = min(0.3, 2.5 (N + B) / B²) 2^(-caution / 4)
 
-    (docs/performance.md has the measurements). Activations are damped by 0.5.
+    (docs/performance.md has the measurements). Activations are damped by 0.5. A learner becomes more cautious when the
+    guard had to step in, and less with every batch where it had not.
     """
-    step = min(_LARGEST_STEP, _FIRST_STEP * (known + batch) / batch**2)
+    step = min(_LARGEST_STEP, _FIRST_STEP * (known + batch) / batch**2) * 2 ** (-caution / 4)
     return Damping(parameters=1 - step, activations=_ACTIVATIONS)
