@@ -4,9 +4,10 @@
     python benchmarks/sample_search.py --chosen                        what was found, for `sample_settings.py`
 
 Random search: 16 settings at 400 images and 16 at 3,200; the best three of these at 12,800, whose best also learns from
-60,000. The linear classifier is tried with 16 penalties at every size. Up to 800 images scores are means of three
-subsets. They are those of 9,000 training images that no method learns from; subsets have seeds that no result has.
-Every trial adds a line to results/ledger.jsonl; one that is there is not run again.
+60,000. The linear classifier is tried with 16 penalties at every size, with the best three of 12,800 at the last. Up to
+800 images scores are means of three subsets. They are those of 9,000 training images that no method learns from;
+subsets have seeds that no result has. Every trial adds a line to results/ledger.jsonl; one that is there is not run
+again.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import numpy as np
 from gbplearn import scores
 from gbplearn.data.images import load_images
 from gbplearn.experiments.image_stream import in_portions
-from gbplearn.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, learn
-from gbplearn.experiments.sample_settings import SIZES, trials
+from gbplearn.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, check_method, learn
+from gbplearn.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
 from gbplearn.report.record import Clock, append_to_ledger, ledger_line, settings_hash
 
 LEDGER = Path(__file__).parent.parent / "results" / "ledger.jsonl"
 HELD_BACK, SPLIT = 9000, 12345
 NAME, BEST = "sample-search", 3
+ALL = 51000  # images that are not held back: stands for 60,000
 SUBSETS, FEW = (101, 102, 103), 800  # so few images are drawn three times
 
 
@@ -52,9 +54,16 @@ def same_buffer(method: str, size: int) -> str | None:
 
 
 def plan(method: str, size: int) -> list[dict]:
-    if size == 12800 and method != LINEAR:
-        return [dict(line["chosen"]["setting"]) for line in found(same_buffer(method, 3200) or method, 3200)[:BEST]]
-    return trials(method, size)
+    """All trials; at the last size the best of those at the size before."""
+    before = {12800: 3200} if method != LINEAR else {ALL: 12800}
+    if size not in before:
+        return trials(method, size)
+    earlier = found(same_buffer(method, before[size]) or method, before[size])
+    if len(earlier) < TRIALS:
+        raise SystemExit(
+            f"{method}: {len(earlier)} of {TRIALS} trials at {before[size]} images are done, do these first"
+        )
+    return [dict(line["chosen"]["setting"]) for line in earlier[:BEST]]
 
 
 def search(method: str, size: int, data) -> None:
@@ -81,22 +90,24 @@ def search(method: str, size: int, data) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("methods", nargs="*", choices=METHODS)
+    parser.add_argument("methods", nargs="*", help=", ".join(METHODS).replace("%", "%%"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=[400, 3200, 12800])
     parser.add_argument("--chosen", action="store_true")
     given = parser.parse_args()
+    for method in given.methods:
+        check_method(method)
     if given.chosen:
         for method in METHODS:
-            sizes = SIZES if method == LINEAR else (400, 3200, 12800)
-            best = {size: found(same_buffer(method, size) or method, size)[:1] for size in sizes}
-            print(f"    {method!r}: { ({size: line[0]['chosen']['setting'] for size, line in best.items() if line}) },")
+            sizes = SIZES if method == LINEAR else SEARCHED
+            best = {n: found(same_buffer(method, n) or method, min(n, ALL))[:1] for n in sizes}
+            print(f"    {method!r}: { ({n: line[0]['chosen']['setting'] for n, line in best.items() if line}) },")
         print(f"{sum(line['cpu_seconds'] for line in lines()) / 3600:.2f} CPU hours, {len(lines())} trials")
         return
     images = load_images("mnist", given.data_dir).centred()
     split = np.random.default_rng(SPLIT).permutation(len(images.train_y))
     for method in given.methods:
-        for size in SIZES[:-1] if method == LINEAR else given.sizes:
+        for size in (*SIZES[:-1], ALL) if method == LINEAR else given.sizes:
             if same_buffer(method, size) is None:
                 search(method, size, (images, split[:HELD_BACK], split[HELD_BACK:]))
 

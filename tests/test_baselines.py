@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import gbplearn as gbp
-from gbplearn.baselines.cnn import GradientClassifier, choose, first_parameters, train_until_done
+from gbplearn.baselines.cnn import GradientClassifier, choose, first_parameters, train_in_rounds
 from gbplearn.baselines.diagonal_ekf import DiagonalEKF
 
 
@@ -147,16 +147,16 @@ def test_weight_decay_is_that_of_adamw():
         assert np.allclose(value, values[name], atol=1e-5), name
 
 
-def test_training_until_done_sees_every_example_in_every_round():
+def test_training_in_rounds_sees_every_example_in_every_round():
     x, y = straight(0, 11)
     model, seen = GradientClassifier(LINEAR, rate=0.1), []
     model.update = lambda a, b: seen.append([int(np.flatnonzero((x == row).all(1))[0]) for row in a])
-    train_until_done(model, x, y, batches=6, batch=5)
+    train_in_rounds(model, x, y, batches=6, batch=5)
     for first in (0, 2, 4):  # two whole batches a round, one example is left out
         rows = seen[first] + seen[first + 1]
         assert len(set(rows)) == 10
     assert seen[:2] != seen[2:4]
-    train_until_done(model, x[:3], y[:3], batches=2, batch=5)
+    train_in_rounds(model, x[:3], y[:3], batches=2, batch=5)
     assert all(sorted(rows) == [0, 1, 2] for rows in seen[6:])
 
 

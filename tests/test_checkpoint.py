@@ -53,6 +53,12 @@ def test_a_prior_that_follows_from_the_inputs_comes_back(tmp_path):
     assert bits(*again.prior.values()) == bits(*learner.prior.values())
 
 
+def test_caution_comes_back(tmp_path):
+    learner = gbp.Learner(gbp.Sequential(gbp.Dense(2)), (3,))
+    learner.caution = 5
+    assert there_and_back(learner, tmp_path).caution == 5
+
+
 def test_every_builtin_layer_is_known():
     def below(cls):
         return {cls, *(c for sub in cls.__subclasses__() for c in below(sub))}

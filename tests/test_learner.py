@@ -263,6 +263,45 @@ def test_messages_that_diverge_leave_the_posterior_alone():
     assert (student.batches, student.examples, student.failures) == (1, 12, 1)
 
 
+def test_a_batch_that_taught_nothing_is_refused():
+    """Uncentred features, too little damping, too few iterations: back at the first means, with grown precisions."""
+    rng = np.random.default_rng(0)
+    layers = gbp.Dense(1, sigma=0.3, weight_prior=1.0, bias_prior=1.0, prior=100.0, weight_init=0.0)
+    net = gbp.Sequential(layers, gbp.GaussianObservation(sigma=0.3), input_shape=(20,))
+    student, x = gbp.Learner(net, iterations=24, damping=0.3), rng.random((20, 20))
+    report = student.update(x, 10 * x @ rng.standard_normal(20))
+    assert not report.accepted
+    assert report.residual < 100  # it may not look lost
+    assert "none better than those at the start" in report.guard[-1]
+    assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
+
+
+def test_a_learner_is_cautious_after_the_guard_had_to_damp_more(monkeypatch):
+    """A quarter of the step, given back in eight good batches; at most 1/64."""
+    student, (x, y) = line(damping=None, iterations=5), measured(6)
+    learn, told = student.net.learn, []
+
+    def watched(*args, damping, **options):
+        told.append(damping)
+        result = learn(*args, damping=damping, **options)
+        lines = ("iteration 9: diverging", "damping raised to 0.9") if len(told) <= trouble else ()
+        return dataclasses.replace(result, guard=lines)
+
+    monkeypatch.setattr(student.net, "learn", watched)
+    trouble = 4
+    steps, cautions = [], []
+    for _ in range(15):
+        known = student.filtering.examples_known(
+            student.examples, 6, student.prior, student._posterior, student._posterior
+        )
+        plain = 1 - gbp.damping_for(6, known).parameters
+        student.update(x, y)
+        steps.append((1 - told[-1].parameters) / plain)
+        cautions.append(student.caution)
+    assert cautions == [8, 16, 24, 24, *range(23, 12, -1)]
+    np.testing.assert_allclose(steps, [2 ** (-c / 4) for c in [0, *cautions[:-1]]], rtol=1e-6)
+
+
 def test_beliefs_that_are_not_sound_are_never_taken_over(monkeypatch):
     x, y = points(6)
     student, careful = classifier(process_noise=0.1), classifier(process_noise=0.1)

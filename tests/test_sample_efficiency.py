@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 import gbplearn as gbp
 from gbplearn import scores
-from gbplearn.baselines.cnn import GradientClassifier, train_until_done
+from gbplearn.baselines.cnn import GradientClassifier, train_in_rounds
 from gbplearn.data.images import load_images
 from gbplearn.experiments import one_pass, sample_efficiency, sample_settings
 from gbplearn.experiments.experiment import run
@@ -82,8 +82,8 @@ def test_methods_are_those_that_they_are_called(small, digits):
     np.testing.assert_array_equal(found[BUFFER], by_hand(replay, digits, (50, 100, 130)))
     falls = GradientClassifier(net, shape, rate=0.01, steps=20, falls_over=3, seed=3)
     np.testing.assert_array_equal(found[COSINE], by_hand(falls, digits, (50, 100, 130)))
-    again = GradientClassifier(net, shape, rate=0.01, weight_decay=0.1, falls_over=60, seed=3)
-    train_until_done(again, *digits[:2], batches=60, seed=3)  # twenty rounds of three batches
+    again = GradientClassifier(net, shape, rate=0.01, weight_decay=0.1, falls_over=40, seed=3)
+    train_in_rounds(again, *digits[:2], batches=40, seed=3)  # twenty rounds of two batches
     np.testing.assert_array_equal(found[CONVERGED], scores.softmax(again.predict(digits[2])))
 
 
@@ -136,6 +136,21 @@ def test_sixteen_trials_the_same_every_time(method):
         assert len({str(setting) for setting in drawn}) > 12
     if method != LINEAR:
         assert sample_settings.trials(method, 400)[1:] != sample_settings.trials(method, 3200)[1:]
+
+
+def test_sizes_that_no_stream_stops_at(digits):
+    x, y, _ = digits
+    for sizes in ([50, 70, 130], [100, 50], [50, 150]):
+        with pytest.raises(ValueError, match="batches of 50 up to the 130 images"):
+            list(learn(ADAM, SETTINGS[ADAM], x, y, sizes, lambda read: read(x)))
+
+
+def test_settings_that_were_not_searched(monkeypatch):
+    monkeypatch.setattr(sample_settings, "CHOSEN", {ADAM: {400: {"rate": 0.1}}})
+    assert sample_settings.chosen_for(ADAM, 800) == {"rate": 0.1}
+    for method, size in ((ADAM, 3200), (ADAM, 70), (LINEAR, 50)):
+        with pytest.raises(ValueError, match=f"no settings of {method} for {size} images"):
+            sample_settings.chosen_for(method, size)
 
 
 def test_names_that_are_none():

@@ -19,7 +19,7 @@ def small(monkeypatch):
     monkeypatch.setattr(train, "network", lambda shape: gbp.Sequential(gbp.Dense(10), gbp.SoftmaxObservation()))
 
 
-WORDS = ["train", "--data", "digits", "--examples", "100", "--iterations", "5"]
+WORDS = ["train", "--data", "digits", "--examples", "100", "--iterations", "60"]
 
 
 def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monkeypatch):

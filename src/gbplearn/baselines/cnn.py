@@ -117,10 +117,10 @@ class GradientClassifier:
         return np.asarray(_logits(self.net, self.parameters, jnp.asarray(x)))
 
 
-def train_until_done(
+def train_in_rounds(
     model: GradientClassifier, x: np.ndarray | Pixels, y: np.ndarray, *, batches: int, batch: int = 50, seed: int = 0
 ) -> None:
-    """What one would do without a stream: go through all examples again and again, in a new order each time.
+    """Go through all examples again and again, in a new order each time: what one would do without a stream.
 
     **Arguments:**
 

@@ -24,11 +24,10 @@ from ..report.progress import progress
 from ..report.record import Clock
 from ..schedule import RandomLayers, Sweep
 from .experiment import READ_OUT, SeedRun, rows_by_read_out, total_cost
-from .image_settings import ITERATIONS, network
+from .image_settings import BATCH, ITERATIONS, network
 from .image_stream import in_portions, moments_to_look
 from .parts import InParts, Parts
 
-BATCH = 50
 SWEEP, ITERATION, VISIT = "sweeps", "random, equal iterations", "random, equal visits"
 _COLOURS = {SWEEP: BLUE, ITERATION: ORANGE, VISIT: GREEN}
 
@@ -67,10 +66,11 @@ class AsyncLayers(InParts):
         """Every schedule is a part of its own."""
         images = load_images(self.data, self.data_dir).centred()
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
-        parts, before = Parts(folder, self.settings()), True
+        before = True
         metrics, curves, costs, iterations = {}, {}, [], None
         for how in _COLOURS:
             name = f"seed-{seed}-{how.replace(', ', '-').replace(' ', '-')}"
+            parts = Parts(folder, {**self.settings(), "iterations of sweeps": iterations})
             before &= parts.has(name)
             make = partial(self._learn, how, images, order, seed, iterations)
             held = parts.get(name, make, "metrics", "curve", "iterations", "cost")

@@ -22,8 +22,8 @@ NETWORKS: dict[str, Callable[[], Sequential]] = {
     "convolutional": partial(paper_classifier, logit_prior=5.0),
     "dense": dense_classifier,
 }
-# Of message passing, for each batch, at most.
-ITERATIONS = 50
+# Images a batch, and of message passing at most so many iterations for each.
+BATCH, ITERATIONS = 50, 50
 
 # By data set: step sizes of Adam and steps a batch, prior and wandering of the Kalman filter. Temperatures are the best
 # for the held-back images.

@@ -232,7 +232,7 @@ class ImageStream(InParts):
             model.update(images.train_x[rows], images.train_y[rows])
             cpu += time.process_time() - begin
             if number + 1 in looks:
-                logits = _finite(in_portions(model.predict, images.test_x), name)
+                logits = finite(in_portions(model.predict, images.test_x), name)
                 points.append((start + len(rows), scores.accuracy(logits, images.test_y)))
         metrics: dict[str, float] = {f"learning, CPU seconds/{name}": cpu}
         for label, temperature in ((name, 1.0), (f"{name} scaled", words.get("temperature"))):
@@ -241,7 +241,7 @@ class ImageStream(InParts):
             p = scores.softmax(logits, temperature)
             metrics |= all_scores(p, images.test_y, label)
             if unknown is not None:
-                other = scores.softmax(_finite(in_portions(model.predict, unknown), name), temperature)
+                other = scores.softmax(finite(in_portions(model.predict, unknown), name), temperature)
                 metrics |= self._told_apart(other, p, label)
         return {"metrics": metrics, "curve": points}
 
@@ -255,7 +255,7 @@ class ImageStream(InParts):
         return draw_stream([r.kept for r in runs])
 
 
-def _finite(logits: np.ndarray, name: str) -> np.ndarray:
+def finite(logits: np.ndarray, name: str) -> np.ndarray:
     """Of a model that has diverged: zeros, all classes alike."""
     if np.isfinite(logits).all():
         return logits

@@ -25,12 +25,12 @@ from ..learner import SWEEPS, Learner
 from ..report.progress import progress
 from ..report.record import Clock
 from .experiment import READ_OUT, SeedRun, total_cost
-from .image_settings import network
+from .image_settings import BATCH, network
 from .image_stream import in_portions
 from .parts import InParts, Parts
 
 COUNTS = (50, 100, 200, 400, 800, 1600)
-BATCH, ASKED = 50, 200  # images at a time, learning and asking
+ASKED = 200  # images at a time
 _RANDOM = 0.2  # standard deviation of activations that start at random, as the authors'
 STARTS = ("forward", "random")
 

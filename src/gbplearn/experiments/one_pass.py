@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ..baselines.cnn import GradientClassifier, train_until_done
+from ..baselines.cnn import GradientClassifier, train_in_rounds
 from ..learner import Learner
 from ..models import paper_classifier
 from ..report.progress import progress
 from ..scores import softmax
+from .image_settings import BATCH
+from .image_stream import finite
 
-BATCH = 50
 TRAINING_SET = 60000
 # Buffers that are compared, as shares of the training set.
 BUFFERS = (0.003, 0.01, 0.03, 0.06, 0.1)
@@ -62,13 +63,15 @@ def learn(
     - `method`: one of `METHODS`.
     - `chosen`: its settings.
     - `x`, `y`: images and classes in the order of the stream.
-    - `sizes`: after how many of them to ask; rising.
+    - `sizes`: after how many of them to ask; rising, and whole batches but for the last.
     - `ask`: `ask(read)` gives the probabilities of the images to predict, by `read(images)`.
     - `seed`: of prior means or first weights.
 
     **Returns:** pairs of a size and probabilities.
     """
     check_method(method)
+    if any(size % BATCH for size in sizes[:-1]) or list(sizes) != sorted(sizes) or max(sizes) > len(y):
+        raise ValueError(f"sizes must rise in batches of {BATCH} up to the {len(y)} images given, got {list(sizes)}")
     if method in STREAMS:
         model = _stream_learner(method, chosen, x.shape[1:], seed)
         yield from _one_stream(model, x, y, sizes, ask, method)
@@ -98,13 +101,7 @@ def _one_stream(
 
 
 def _probabilities(model: GradientClassifier) -> Callable[[np.ndarray], np.ndarray]:
-    """Of a model that has diverged: all classes alike."""
-
-    def read(x: np.ndarray) -> np.ndarray:
-        logits = model.predict(x)
-        return softmax(logits if np.isfinite(logits).all() else np.zeros_like(logits))
-
-    return read
+    return lambda x: softmax(finite(model.predict(x), "Adam"))
 
 
 def _cosine(chosen: Mapping[str, Any], x: np.ndarray, y: np.ndarray, size: int, seed: int):
@@ -116,11 +113,11 @@ def _cosine(chosen: Mapping[str, Any], x: np.ndarray, y: np.ndarray, size: int, 
 
 
 def _converged(chosen: Mapping[str, Any], x: np.ndarray, y: np.ndarray, size: int, seed: int):
-    """As many rounds as settings say, but at least so many steps."""
+    """A fixed number of rounds, but at least so many steps, while the step size falls to zero."""
     how = dict(chosen)
-    batches = max(how.pop("least_steps"), how.pop("rounds") * -(-size // BATCH))
+    batches = max(how.pop("least_steps"), how.pop("rounds") * max(1, size // BATCH))
     model = GradientClassifier(paper_classifier(), x.shape[1:], falls_over=batches, seed=seed, **how)
-    train_until_done(model, x[:size], y[:size], batches=batches, batch=BATCH, seed=seed)
+    train_in_rounds(model, x[:size], y[:size], batches=batches, batch=BATCH, seed=seed)
     return _probabilities(model)
 
 
@@ -128,8 +125,7 @@ def _linear(chosen: Mapping[str, Any], x: np.ndarray, y: np.ndarray, size: int, 
     """Scikit-learn's; classes that it has not seen have probability zero."""
     from sklearn.linear_model import LogisticRegression
 
-    penalty = chosen["penalty"][str(size)] if isinstance(chosen["penalty"], Mapping) else chosen["penalty"]
-    model = LogisticRegression(C=1 / penalty, max_iter=2000, tol=1e-3)
+    model = LogisticRegression(C=1 / chosen["penalty"], max_iter=2000, tol=1e-3)
     model.fit(x[:size].reshape(size, -1), y[:size])
 
     def read(images: np.ndarray) -> np.ndarray:

@@ -37,10 +37,9 @@ from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
 from ..schedule import AfterVisit, Order
 from .experiment import READ_OUT, Experiment, SeedRun
-from .image_settings import ITERATIONS, network
+from .image_settings import BATCH, ITERATIONS, network
 from .image_stream import in_portions
 
-BATCH = 50
 _INIT = 0.2  # standard deviation of W0
 _STIFF = 1e-3  # by which biases that are one may differ
 

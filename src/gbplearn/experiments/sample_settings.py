@@ -1,6 +1,7 @@
-"""What sample efficiency is measured with: for each method and each size of the training set, chosen by random search.
+"""What sample efficiency is measured with: settings of each method, found by random search at three sizes.
 
-The search is `benchmarks/sample_search.py`, on training images that were held back; its trials are in the ledger.
+The linear classifier has a grid of penalties at every size. The search is `benchmarks/sample_search.py`, on training
+images that were held back; its trials are in the ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, REPLAY, check_method
 
 SIZES = (50, 100, 200, 400, 800, 3200, 12800, 60000)
 TRIALS = 16
-# The settings found at these sizes hold for the sizes below them that are not listed before.
+# The sizes at which settings are searched, and those that they are used for.
 SEARCHED = {400: (50, 100, 200, 400, 800), 3200: (3200,), 12800: (12800, 60000)}
 
 Draw = Callable[[np.random.Generator, int], dict[str, Any]]
@@ -95,13 +96,61 @@ def trials(method: str, size: int) -> list[dict[str, Any]]:
 
 
 # By method, then by the size at which it was found.
-CHOSEN: dict[str, dict[int, dict[str, Any]]] = {}
+CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
+    "gbp": {
+        400: {
+            "class_sigma": 0.0041,
+            "conv_prior": 0.051,
+            "dense_prior": 0.11,
+            "iterations": 100,
+            "logit_prior": 2.0,
+            "sigma": 0.03,
+        },
+        3200: {
+            "class_sigma": 0.0083,
+            "conv_prior": 0.083,
+            "dense_prior": 0.093,
+            "iterations": 200,
+            "logit_prior": 2.0,
+            "sigma": 0.01,
+        },
+    },
+    "adam": {400: {"rate": 0.0081, "steps": 10}, 3200: {"rate": 0.0035, "steps": 3}},
+    "replay 0.3 %": {
+        400: {"rate": 0.0095, "replay_rate": 0.3, "replay_steps": 100, "steps": 10},
+        3200: {"rate": 0.004, "replay_rate": 0.3, "replay_steps": 10, "steps": 10},
+    },
+    "replay 1 %": {
+        400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10},
+        3200: {"rate": 0.0023, "replay_rate": 1.0, "replay_steps": 30, "steps": 1},
+    },
+    "replay 3 %": {
+        400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10},
+        3200: {"rate": 0.0019, "replay_rate": 1.0, "replay_steps": 30, "steps": 1},
+    },
+    "replay 6 %": {400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10}},
+    "replay 10 %": {400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10}},
+    "adam cosine": {400: {"rate": 0.0051, "steps": 100}, 3200: {"rate": 0.006, "steps": 30}},
+    "linear converged": {
+        50: {"penalty": 0.01},
+        100: {"penalty": 0.04},
+        200: {"penalty": 0.079},
+        400: {"penalty": 4.9},
+        800: {"penalty": 4.9},
+        3200: {"penalty": 2.4},
+        12800: {"penalty": 9.7},
+    },
+    "cnn converged": {
+        400: {"least_steps": 1500, "rate": 0.0043, "rounds": 10, "weight_decay": 0.97},
+        3200: {"least_steps": 1500, "rate": 0.0091, "rounds": 5, "weight_decay": 0.56},
+    },
+}
 
 
 def chosen_for(method: str, size: int) -> dict[str, Any]:
     """The settings of a method for a training set of this size."""
     check_method(method)
-    if method == LINEAR:
-        return CHOSEN[method][size]
-    (searched,) = (at for at, sizes in SEARCHED.items() if size in sizes)
-    return CHOSEN[method][searched]
+    searched = [size] if method == LINEAR else [at for at, sizes in SEARCHED.items() if size in sizes]
+    if not searched or searched[0] not in CHOSEN.get(method, {}):
+        raise ValueError(f"no settings of {method} for {size} images: run benchmarks/sample_search.py, and add them")
+    return CHOSEN[method][searched[0]]

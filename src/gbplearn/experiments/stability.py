@@ -23,11 +23,10 @@ from ..report.progress import progress
 from ..report.record import Clock
 from ..schedule import Damping
 from .experiment import READ_OUT, SeedRun, total_cost
-from .image_settings import ITERATIONS, network
+from .image_settings import BATCH, ITERATIONS, network
 from .image_stream import in_portions
 from .parts import InParts, Parts
 
-BATCH = 50
 KINDS = {"one": "one damping for all", "separate": "separate dampings"}
 _ACTIVATIONS = 0.5
 
@@ -59,9 +58,9 @@ class Stability(InParts):
     }
     published: ClassVar[dict[str, str]] = {}
     caption: ClassVar[str] = (
-        "Test accuracy after 800 images by damping (upwards) and dropout (to the right). Left: one damping for all "
+        "Test accuracy by damping (upwards) and dropout (to the right). Left: one damping for all "
         "messages; right: one for those to parameters, 0.5 for those to activations. Above without the guard, and how "
-        "many of the 16 batches ended in NaN or unsound beliefs and were refused; below with it, and at how many "
+        "many batches ended in NaN or unsound beliefs and were refused; below with it, and at how many "
         "batches it stepped in."
     )
 
