@@ -56,7 +56,7 @@ def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monke
     for words, named in (
         (["--batch", "20", "--resume"], "--batch 50, not 20"),
         (["--seed", "1", "--resume"], "--seed 0, not 1"),
-        (["--iterations", "6", "--resume"], "--iterations 5, not 6"),
+        (["--iterations", "6", "--resume"], "--iterations 60, not 6"),
         (["--data", "mnist", "--resume"], "--data digits, not mnist"),
         ([], "--resume"),
     ):
