@@ -31,8 +31,10 @@ def test_xor_learns_the_four_points():
     assert found["probability of the right class/training"] == pytest.approx(0.950, abs=0.005)
 
 
+@pytest.mark.slow
 def test_regression_learns_the_curve(optimised):
-    """The fast cousin of the ten seeds: one seed, fewer test iterations; a straight line has an RMSE of 0.4."""
+    """One of the ten seeds, fewer test iterations; a straight line has an RMSE of 0.4. The fast cousin is a block of
+    docs/networks.md."""
     found = Regression(test_iterations=100).run_seed(2).metrics
     assert found["rmse/fixed"] <= 0.08
     assert found["rmse/random"] <= 0.11

@@ -85,22 +85,17 @@ def test_a_damped_prediction_goes_on_from_where_it_was():
 
 
 def test_every_pair_of_damping_and_dropout_is_tried(tmp_path):
-    experiment = SmallStability(examples=100, iterations=60, dampings=(0.8, 0.9), dropouts=(0.5,))
+    experiment = SmallStability(examples=100, iterations=60, dampings=(0.9,), dropouts=(0.5,))
     results, _ = run(experiment, [0], tmp_path, tmp_path / "ledger.jsonl")
     rows = experiment.rows(results)
-    assert [row[:2] for row in rows[1:]] == [
-        (damping + more, dropout)
-        for more in ("", " (activations 0.5)")
-        for damping in ("0.8", "0.9")
-        for dropout in ("0.5",)
-    ]
+    assert [row[:2] for row in rows[1:]] == [(f"0.9{more}", "0.5") for more in ("", " (activations 0.5)")]
     metrics = results["metrics"]
     for name, found in metrics.items():
         assert np.isfinite(found["values"]).all(), name
     assert metrics["test accuracy, separate damping 0.9, dropout 0.5/guarded"]["mean"] > 0.4
     (line,) = map(json.loads, (tmp_path / "ledger.jsonl").read_text().splitlines())
     assert line["cpu_seconds"] == results["cpu_seconds"]
-    assert len(list(tmp_path.glob("seed-0-*.json"))) == 4
+    assert len(list(tmp_path.glob("seed-0-*.json"))) == 2
 
 
 def test_costs_add_up():
