@@ -132,6 +132,7 @@ def test_pose_graph_reaches_the_least_squares_cost():
     assert poses.cost(poses.start.ravel()) > 10 * best  # the start was far
 
 
+@pytest.mark.slow
 def test_gradient_matched_huber_reaches_the_stationary_point():
     """With wrong closures: the robust cost cannot be lowered further from where messages come to rest."""
     poses = PoseGraph.random(0, poses=60, closures=20, outliers=4)

@@ -85,6 +85,7 @@ def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes,
     check_same(problem, options, monkeypatch)
 
 
+@pytest.mark.slow
 @needs_kernels
 @settings(max_examples=3, deadline=None)
 @given(

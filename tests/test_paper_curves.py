@@ -56,6 +56,7 @@ def test_random_order_has_as_many_iterations_or_as_many_visits(tmp_path, monkeyp
     assert run(experiment, [0], tmp_path, None)[0]["metrics"] == results["metrics"]
 
 
+@pytest.mark.slow
 def test_every_pair_of_iterations_is_measured(tmp_path):
     experiment = SmallIterations(examples=150, tested=100, counts=(2, 80))
     results, _ = run(experiment, [0], tmp_path, None)

@@ -21,6 +21,7 @@ def test_200_random_trees_float32():
     precise_along_one_direction()
 
 
+@pytest.mark.slow
 def test_200_random_trees_float64(x64):
     forest = random_forest(1, shape=1)
     result = gbp.infer(forest.graph, tolerance=1e-12, iterations=200)
