@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .acceptance import all_sound, ended_badly
 from .batch import Batch
 from .compiling import keep_programs, release_memory
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
-from .graph import FactorGraph, all_proper
+from .graph import FactorGraph
 from .group import check_mode
-from .guard import NOTHING_BETTER
 from .inference import InferenceError, Result, Status
 from .lay_out import default_input_prior
 from .layers.layer import Transform
@@ -35,8 +35,6 @@ PREDICT_SIZES = (1, 10, 50, 200)
 SWEEPS = 5
 # After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
 _MORE_CAUTION, _MOST_CAUTION = 8, 24
-# Beliefs that would still move by so many standard deviations are lost.
-_LOST = 100.0
 # A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
 _MOST_PADDING = 0.75
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
@@ -216,7 +214,7 @@ class Learner:
         if new:
             release_memory()
         found = {name: result[name] for name in before if name in result}
-        accepted = not _ended_badly(result) and len(found) == len(before) and _sound(found)
+        accepted = not ended_badly(result) and len(found) == len(before) and all_sound(found)
         if accepted:
             seen = {n: batch.measured(head=n == self.net.head) for n in noise}
             learnt = {n: LearnNoise(result.noise[n], noise[n].weight + seen[n]) for n in noise}
@@ -392,21 +390,3 @@ class Learner:
         from .checkpoint import load
 
         return load(Path(path), factors)
-
-
-def _ended_badly(result: Result) -> bool:
-    """Diverged; or out of iterations while the guard was still at it, so that precisions are those of lost messages.
-
-    (Units at a kink keep moving by a few standard deviations; that is no divergence.)
-    """
-    if result.status is not Status.ITERATION_LIMIT:
-        return result.status is Status.DIVERGED
-    if any(NOTHING_BETTER in line for line in result.guard):
-        return True  # precisions would grow, and nothing would have been learnt
-    struggling = any("diverging" in line for line in result.guard[-2:]) and not result.residual <= _LOST
-    return struggling or "proximal factors" in result.guard or not np.isfinite(result.trace.total_energy[-1])
-
-
-def _sound(beliefs: dict[str, Gaussian]) -> bool:
-    """Whether every belief is finite and proper."""
-    return all(np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all() and all_proper(g) for g in beliefs.values())

@@ -77,9 +77,9 @@ class Experiment(abc.ABC):
         return table_rows(results)
 
     def settings(self) -> dict[str, Any]:
-        """Its fields."""
+        """Its fields, but for the folder of the data: that is none."""
         assert dataclasses.is_dataclass(self)
-        return dataclasses.asdict(self)
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "data_dir"}
 
 
 def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | None) -> tuple[dict[str, Any], Section]:

@@ -132,7 +132,6 @@ class ImageStream(InParts):
     def settings(self) -> dict[str, Any]:
         """With the networks and what they are compared with."""
         plain = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
-        del plain["data_dir"]
         others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared}
         return {**plain, "compared": others}
 

@@ -80,11 +80,9 @@ class Published(Experiment):
     )
 
     def settings(self) -> dict[str, Any]:
-        """With both networks, without the folder."""
+        """With both networks."""
         default = {"network": repr(network("convolutional")), "iterations": ITERATIONS}
-        plain = {**super().settings(), "network": repr(paper_classifier()), "default": default}
-        del plain["data_dir"]
-        return plain
+        return {**super().settings(), "network": repr(paper_classifier()), "default": default}
 
     def run_seed(self, seed: int) -> SeedRun:
         """Both ways over the same images."""

@@ -65,10 +65,8 @@ class Stability(InParts):
     )
 
     def settings(self) -> dict[str, Any]:
-        """With the network, without the folder."""
-        plain = {**dataclasses.asdict(self), "network": repr(network("convolutional"))}
-        del plain["data_dir"]
-        return plain
+        """With the network."""
+        return {**super().settings(), "network": repr(network("convolutional"))}
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Every pair of damping and dropout is a part of its own."""
