@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from .. import scores
 from ..data.images import Images, load_images
@@ -66,7 +68,8 @@ class Iterations(InParts):
     published: ClassVar[dict[str, str]] = {}
     caption: ClassVar[str] = (
         "Test accuracy by iterations a batch at training (upwards) and at prediction (to the right), with the damping "
-        "and dropout of the paper. Left: activations start at random, as the paper's; right: at a forward pass."
+        "and dropout of the paper. Above: activations start at random, as the paper's; below: at a forward pass. The "
+        "red box is drawn again on the right, with colours of its own."
     )
 
     def settings(self) -> dict[str, Any]:
@@ -137,24 +140,30 @@ class Iterations(InParts):
         return rows
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
-        """A heat map for each start, with its own colours."""
-        figure = Figure(figsize=(10.2, 4.6), layout="constrained")
-        for ax, how in zip(figure.subplots(1, 2), reversed(STARTS)):
+        """Two heat maps for each start: all numbers, and the larger ones (in the red box) with colours of their own."""
+        figure = Figure(figsize=(10.2, 8.6), layout="constrained")
+        few = len(self.counts) // 3
+        for (whole, part), how in zip(figure.subplots(2, 2), reversed(STARTS)):
             names = [
                 [f"test accuracy, trained with {t}, asked with {a}/{how}" for a in self.counts] for t in self.counts
             ]
             grid = np.array([[np.mean([r.metrics[n] for r in runs]) for n in row] for row in names])
-            image = ax.imshow(grid, origin="lower", cmap="viridis")
-            for i, row in enumerate(grid):
-                for j, value in enumerate(row):
-                    dark = value < (grid.min() + grid.max()) / 2
-                    ax.text(
-                        j, i, f"{100 * value:.1f}", ha="center", va="center", color="w" if dark else "k", fontsize=9
-                    )
-            ax.set_xticks(range(len(self.counts)), [str(c) for c in self.counts])
-            ax.set_yticks(range(len(self.counts)), [str(c) for c in self.counts])
-            ax.set_xlabel("iterations at prediction")
-            ax.set_ylabel("iterations a training batch")
-            ax.set_title({"random": "from random activations", "forward": "from a forward pass"}[how], fontsize=10)
-            figure.colorbar(image, ax=ax, format=lambda value, _: f"{value:.0%}")
+            title = {"random": "from random activations", "forward": "from a forward pass"}[how]
+            _map(whole, grid, self.counts, title)
+            size = len(self.counts) - few
+            whole.add_patch(Rectangle((few - 0.5, few - 0.5), size, size, fill=False, edgecolor="red", linewidth=2))
+            _map(part, grid[few:, few:], self.counts[few:], f"{title}: the red box")
         return figure
+
+
+def _map(ax: Axes, grid: np.ndarray, counts: Sequence[int], title: str) -> None:
+    image = ax.imshow(grid, origin="lower", cmap="viridis")
+    for (i, j), value in np.ndenumerate(grid):
+        dark = value < (grid.min() + grid.max()) / 2
+        ax.text(j, i, f"{100 * value:.1f}", ha="center", va="center", color="w" if dark else "k", fontsize=9)
+    ax.set_xticks(range(len(counts)), [str(c) for c in counts])
+    ax.set_yticks(range(len(counts)), [str(c) for c in counts])
+    ax.set_xlabel("iterations at prediction")
+    ax.set_ylabel("iterations a training batch")
+    ax.set_title(title, fontsize=10)
+    ax.figure.colorbar(image, ax=ax, format=lambda value, _: f"{value:.1%}")

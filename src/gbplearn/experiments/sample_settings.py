@@ -132,12 +132,12 @@ CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
     "replay 10 %": {400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10}},
     "adam cosine": {400: {"rate": 0.0051, "steps": 100}, 3200: {"rate": 0.006, "steps": 30}},
     "linear converged": {
-        50: {"penalty": 0.01},
-        100: {"penalty": 0.04},
-        200: {"penalty": 0.079},
-        400: {"penalty": 4.9},
+        50: {"penalty": 0.079},
+        100: {"penalty": 0.079},
+        200: {"penalty": 0.16},
+        400: {"penalty": 1.2},
         800: {"penalty": 4.9},
-        3200: {"penalty": 2.4},
+        3200: {"penalty": 4.9},
         12800: {"penalty": 9.7},
     },
     "cnn converged": {

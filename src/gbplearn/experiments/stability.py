@@ -37,12 +37,14 @@ class Stability(InParts):
 
     **Arguments:**
 
-    - `examples`, `iterations`: as the experiment mnist.
+    - `examples`, `tested`: numbers of training and of test images.
+    - `iterations`: as the experiment mnist.
     - `dampings`, `dropouts`: what is tried.
     - `data_dir`: folder of the data sets, as `load_images`; no setting.
     """
 
     examples: int = 800
+    tested: int = 2000
     iterations: int = ITERATIONS
     dampings: tuple[float, ...] = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
     dropouts: tuple[float, ...] = (0.0, 0.25, 0.5)
@@ -58,7 +60,7 @@ class Stability(InParts):
     }
     published: ClassVar[dict[str, str]] = {}
     caption: ClassVar[str] = (
-        "Test accuracy by damping (upwards) and dropout (to the right). Left: one damping for all "
+        "Accuracy on 2,000 test images by damping (upwards) and dropout (to the right). Left: one damping for all "
         "messages; right: one for those to parameters, 0.5 for those to activations. Above without the guard, and how "
         "many batches ended in NaN or unsound beliefs and were refused; below with it, and at how many "
         "batches it stepped in."
@@ -84,6 +86,7 @@ class Stability(InParts):
     def _measure(self, images: Images, kind: str, damping: float, dropout: float, seed: int) -> dict[str, Any]:
         clock, metrics = Clock(), {}
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
+        x, y = images.test_x[: self.tested], images.test_y[: self.tested]
         weights = damping if kind == "one" else Damping(parameters=damping, activations=_ACTIVATIONS)
         for how, guard in (("plain", False), ("guarded", True)):
             how_so = {"damping": weights, "dropout": dropout, "iterations": self.iterations, "guard": guard}
@@ -92,9 +95,9 @@ class Stability(InParts):
             for start in progress(range(0, len(order), BATCH), f"{kind} damping {damping}, dropout {dropout}, {how}"):
                 rows = order[start : start + BATCH]
                 helped += bool(learner.update(images.train_x[rows], images.train_y[rows]).guard)
-            logits = in_portions(lambda x, asked=learner: asked.predict(x).mean, images.test_x)
+            logits = in_portions(lambda part, asked=learner: asked.predict(part).mean, x)
             told = _name(kind, damping, dropout)
-            metrics[f"test accuracy, {told}/{how}"] = scores.accuracy(logits, images.test_y)
+            metrics[f"test accuracy, {told}/{how}"] = scores.accuracy(logits, y)
             metrics[f"refused batches, {told}/{how}"] = float(learner.failures)
             if guard:
                 metrics[f"batches with the guard, {told}/{how}"] = float(helped)
