@@ -106,7 +106,8 @@ CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
             "logit_prior": 2.0,
             "sigma": 0.03,
         },
-        3200: {
+        3200: {"iterations": 50, "logit_prior": 5.0},
+        12800: {
             "class_sigma": 0.0083,
             "conv_prior": 0.083,
             "dense_prior": 0.093,
@@ -115,22 +116,41 @@ CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
             "sigma": 0.01,
         },
     },
-    "adam": {400: {"rate": 0.0081, "steps": 10}, 3200: {"rate": 0.0035, "steps": 3}},
+    "adam": {
+        400: {"rate": 0.0081, "steps": 10},
+        3200: {"rate": 0.0035, "steps": 3},
+        12800: {"rate": 0.0035, "steps": 3},
+    },
     "replay 0.3 %": {
         400: {"rate": 0.0095, "replay_rate": 0.3, "replay_steps": 100, "steps": 10},
         3200: {"rate": 0.004, "replay_rate": 0.3, "replay_steps": 10, "steps": 10},
+        12800: {"rate": 0.004, "replay_rate": 0.3, "replay_steps": 10, "steps": 10},
     },
     "replay 1 %": {
         400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10},
-        3200: {"rate": 0.0023, "replay_rate": 1.0, "replay_steps": 30, "steps": 1},
+        3200: {"rate": 0.0031, "replay_rate": 1.0, "replay_steps": 10, "steps": 1},
+        12800: {"rate": 0.0031, "replay_rate": 1.0, "replay_steps": 10, "steps": 1},
     },
     "replay 3 %": {
         400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10},
-        3200: {"rate": 0.0019, "replay_rate": 1.0, "replay_steps": 30, "steps": 1},
+        3200: {"rate": 0.004, "replay_rate": 1.0, "replay_steps": 30, "steps": 1},
+        12800: {"rate": 0.0019, "replay_rate": 1.0, "replay_steps": 30, "steps": 1},
     },
-    "replay 6 %": {400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10}},
-    "replay 10 %": {400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10}},
-    "adam cosine": {400: {"rate": 0.0051, "steps": 100}, 3200: {"rate": 0.006, "steps": 30}},
+    "replay 6 %": {
+        400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10},
+        3200: {"rate": 0.0012, "replay_rate": 1.0, "replay_steps": 30, "steps": 10},
+        12800: {"rate": 0.00056, "replay_rate": 1.0, "replay_steps": 30, "steps": 3},
+    },
+    "replay 10 %": {
+        400: {"rate": 0.0053, "replay_rate": 0.1, "replay_steps": 100, "steps": 10},
+        3200: {"rate": 0.0012, "replay_rate": 1.0, "replay_steps": 30, "steps": 10},
+        12800: {"rate": 0.00056, "replay_rate": 1.0, "replay_steps": 30, "steps": 3},
+    },
+    "adam cosine": {
+        400: {"rate": 0.0051, "steps": 100},
+        3200: {"rate": 0.0047, "steps": 10},
+        12800: {"rate": 0.0047, "steps": 10},
+    },
     "linear converged": {
         50: {"penalty": 0.079},
         100: {"penalty": 0.079},
@@ -139,10 +159,12 @@ CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
         800: {"penalty": 4.9},
         3200: {"penalty": 4.9},
         12800: {"penalty": 9.7},
+        60000: {"penalty": 9.7},
     },
     "cnn converged": {
         400: {"least_steps": 1500, "rate": 0.0043, "rounds": 10, "weight_decay": 0.97},
         3200: {"least_steps": 1500, "rate": 0.0091, "rounds": 5, "weight_decay": 0.56},
+        12800: {"least_steps": 1500, "rate": 0.0085, "rounds": 5, "weight_decay": 0.09},
     },
 }
 
