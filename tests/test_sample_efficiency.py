@@ -1,6 +1,7 @@
 """Sample efficiency: every method learns from the same first images, and the search is what it is said to be."""
 
 import dataclasses
+import json
 from typing import ClassVar
 
 import numpy as np
@@ -136,6 +137,26 @@ def test_sixteen_trials_the_same_every_time(method):
         assert len({str(setting) for setting in drawn}) > 12
     if method != LINEAR:
         assert sample_settings.trials(method, 400)[1:] != sample_settings.trials(method, 3200)[1:]
+
+
+def test_settings_are_those_that_the_search_found(request):
+    """Sixteen trials, three at 12,800 images, six CPU hours: of the most accurate the likeliest, as the ledger says."""
+    ledger = (request.config.rootpath / "results" / "ledger.jsonl").read_text().splitlines()
+    lines = [line for line in map(json.loads, ledger) if line["experiment"] == "sample-search"]
+    assert sum(line["cpu_seconds"] for line in lines) < 6 * 3600
+    for method in METHODS:
+        for size, chosen in sample_settings.CHOSEN[method].items():
+            # Buffers that hold all images are one method: the smallest was searched.
+            alike = [m for m in REPLAY if REPLAY[m] >= size] if REPLAY.get(method, 0) >= size else [method]
+            at = {60000: 51000}.get(size, size)  # without those that are held back
+            tried = [n for n in lines if n["chosen"]["method"] == alike[0] and n["chosen"]["images"] == at]
+            assert len(tried) == (3 if at > 12800 or (at == 12800 and method != LINEAR) else 16)
+            found = [n["metrics"] for n in tried if n["chosen"]["setting"] == chosen]
+            assert len(found) == 1
+            near = max(n["metrics"]["accuracy"] for n in tried) - 0.001
+            good = [n["metrics"]["negative log likelihood"] for n in tried if n["metrics"]["accuracy"] >= near]
+            assert found[0]["accuracy"] >= near
+            assert found[0]["negative log likelihood"] == min(good)
 
 
 def test_sizes_that_no_stream_stops_at(digits):
