@@ -24,6 +24,7 @@ from matplotlib.patches import Patch
 
 import gbplearn as gbp
 from gbplearn.files import make_folder
+from gbplearn.image_scores import psnr
 from gbplearn.report.figures import BLUE, GREEN, ORANGE, save_figure
 
 Image = Float[np.ndarray, "height width"]
@@ -103,11 +104,6 @@ def median_filter(image: Image) -> Image:
     height, width = image.shape
     padded = np.pad(image, 1, mode="edge")
     return np.median([padded[i : i + height, j : j + width] for i in range(3) for j in range(3)], axis=0)
-
-
-def psnr(image: Image, clean: Image) -> float:
-    """Peak signal-to-noise ratio in decibels, for grey levels from 0 to 1."""
-    return float(-10 * np.log10(np.mean((image - clean) ** 2)))
 
 
 def denoise(seed: int, settings: Settings) -> Denoised:

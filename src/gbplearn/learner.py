@@ -54,6 +54,7 @@ class Report:
     energy: float  # of all factors and priors at the end
     energies: dict[str, float]  # of each factor group
     guard: tuple[str, ...]  # what the guard did
+    belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
 
 
 class Learner:
@@ -167,6 +168,7 @@ class Learner:
         *,
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
+        want: str | None = None,
     ) -> Report:
         """Learn from a batch, after which it may be thrown away.
 
@@ -178,9 +180,12 @@ class Learner:
         - `y`: what the head observes: classes, or values.
         - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
             may be anything, NaN included.
+        - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
+            the clean one), its "output", or the outputs of a layer by its name.
 
         **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
         """
+        wanted = None if want is None else self._variable(want)
         batch = self._checked(x, y, x_observed, y_observed)
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
@@ -225,7 +230,8 @@ class Learner:
             self.failures += 1
         raised = any("damping raised" in line for line in result.guard)
         self.caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
-        return self._report(result, batch, accepted)
+        belief = result[wanted][: batch.size] if wanted is not None and accepted else None
+        return self._report(result, batch, accepted, belief)
 
     def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
         """Options of `gbp.infer` for a batch, whose prior this is."""
@@ -240,7 +246,7 @@ class Learner:
             out["damping"] = damping_for(teaching, known, self.caution)
         return out
 
-    def _report(self, result: Result, batch: Batch, accepted: bool) -> Report:
+    def _report(self, result: Result, batch: Batch, accepted: bool, belief: Gaussian | None) -> Report:
         message = result.message
         if not accepted:
             message = f"{message}; the posterior is as it was before this batch"
@@ -257,6 +263,7 @@ class Learner:
             total,
             last,
             result.guard,
+            belief,
         )
 
     def _checked(self, x: Numbers, y: Numbers | None, x_observed: Numbers | None, y_observed: Numbers | None) -> Batch:
@@ -311,13 +318,18 @@ class Learner:
         - `want`: "input", "output", or the name of a layer: its outputs.
         - `x`, `y`, `x_observed`, `y_observed`: as `update`.
         """
-        names = {"output": self.net.output, **{s.variable: s.variable for s in self.net.sites}, "input": "input"}
-        if want not in names:
-            raise ValueError(f"query: want must be one of {', '.join(names)}, got {want!r}")
+        wanted = self._variable(want)
         first = next((layer for layer in self.net.layers if isinstance(layer, Transform)), None)
         if want == "input" and first is not None and not first.generative:
             warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
-        return self._answer(self._checked(x, y, x_observed, y_observed), parameters, names[want])
+        return self._answer(self._checked(x, y, x_observed, y_observed), parameters, wanted)
+
+    def _variable(self, want: str) -> str:
+        """The name in the graph of what is asked for."""
+        names = {"output": self.net.output, **{s.variable: s.variable for s in self.net.sites}, "input": "input"}
+        if want not in names:
+            raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")
+        return names[want]
 
     def _answer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
         parts = []

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from .layers.conv2d import Conv2D
+from .layers.conv_transpose2d import ConvTranspose2D
 from .layers.dense import Dense
+from .layers.gaussian_observation import GaussianObservation
 from .layers.max_pool2d import MaxPool2D
+from .layers.pairwise_smoothing import PairwiseSmoothing
 from .layers.softmax import SoftmaxObservation
+from .layers.upsample2d import Upsample2D
 from .network import Sequential
+from .robust import Tukey
 
 
 def paper_classifier(
@@ -79,3 +85,47 @@ def dense_classifier(
         Dense(10, sigma=last_sigma, weight_prior=last_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
         SoftmaxObservation(sigma=class_sigma),
     )
+
+
+def pairwise_denoiser() -> Sequential:
+    """The paper's baseline for video (Appendix D): every pixel is observed, and like its four neighbours.
+
+    Nothing is learnt. Both energies are robust, channel by channel. The authors' code has every pair of neighbours
+    twice, once from each side; here it is one factor of twice the precision, which lets go at the same difference.
+    """
+    twice = 2**0.5
+    return Sequential(
+        GaussianObservation(sigma=0.2, robust=Tukey(0.14)),
+        PairwiseSmoothing(sigma=1.3 / twice, robust=Tukey(0.35 * twice)),
+    )
+
+
+def single_layer_denoiser() -> Sequential:
+    """The paper's network for video with one layer of filters that paint the image (Section 4.2, Appendix D).
+
+    The prior of the bias (0.3) is the authors'; the paper does not give it.
+    """
+    return Sequential(_pixels(), _paint(4, 0.1, 0.018, robust=Tukey(1.4), robust_over=-1))
+
+
+def five_layer_denoiser() -> Sequential:
+    """The paper's deep network for video: three layers of filters, images of half and a quarter of the size between.
+
+    The priors of the biases (0.3) and of the small images (1.0) are the authors'; the paper does not give them.
+    """
+    return Sequential(
+        _pixels(),
+        _paint(4, 0.12, 0.15, robust=Tukey(2.5), robust_over=-1),
+        Upsample2D(2, sigma=0.03, prior=1.0),
+        _paint(8, 0.07, 0.3, activation="leaky_relu"),
+        Upsample2D(2, sigma=0.03, prior=1.0),
+        _paint(8, 0.07, 0.3, activation="leaky_relu"),
+    )
+
+
+def _pixels() -> GaussianObservation:
+    return GaussianObservation(sigma=0.2, robust=Tukey(0.2))
+
+
+def _paint(filters: int, sigma: float, weights: float, **more: Any) -> ConvTranspose2D:
+    return ConvTranspose2D(filters, kernel=3, sigma=sigma, weight_prior=weights, bias_prior=0.3, prior=0.5, **more)

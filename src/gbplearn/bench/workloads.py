@@ -17,16 +17,11 @@ from ..factor import Factor
 from ..gaussian import Gaussian
 from ..graph import FactorGraph
 from ..inference import _options
-from ..layers.conv_transpose2d import ConvTranspose2D
-from ..layers.gaussian_observation import GaussianObservation
-from ..layers.pairwise_smoothing import PairwiseSmoothing
-from ..layers.upsample2d import Upsample2D
 from ..look import nothing_seen
-from ..models import paper_classifier
+from ..models import five_layer_denoiser, pairwise_denoiser, paper_classifier, single_layer_denoiser
 from ..network import Sequential
 from ..problem import Problem, empty_state, with_known
 from ..propagate import EVERY, Enough, advance, fixed_order
-from ..robust import Tukey
 from ..schedule import Damping
 
 Run = Callable[[int], None]  # so many rounds, to the end
@@ -144,47 +139,9 @@ def _predict(messages: str) -> Workload:
     return _workload(graph, Damping(0.0, 0.0), messages, _forward(x))
 
 
-def _pixels() -> GaussianObservation:
-    return GaussianObservation(sigma=0.2, robust=Tukey(0.2), robust_over=-1)
-
-
-def _video(*layers: object) -> Workload:
-    x = np.random.default_rng(0).random((1, *FRAME), dtype=np.float32)
-    net = Sequential(_pixels(), *layers)
+def _video(model: Callable[[], Sequential]) -> Workload:
+    x, net = np.random.default_rng(0).random((1, *FRAME), dtype=np.float32), model()
     return _workload(net.graph(net.batch(x)), Damping(0.8, 0.8), "auto", {})
-
-
-def _one_layer() -> Workload:
-    return _video(_paint(4, 0.1, 0.018, Tukey(1.4)))
-
-
-def _five_layers() -> Workload:
-    return _video(
-        _paint(4, 0.12, 0.15, Tukey(2.5)),
-        Upsample2D(2, sigma=0.03, prior=1.0),
-        _paint(8, 0.07, 0.3, None, "leaky_relu"),
-        Upsample2D(2, sigma=0.03, prior=1.0),
-        _paint(8, 0.07, 0.3, None, "leaky_relu"),
-    )
-
-
-def _paint(
-    filters: int, sigma: float, weights: float, robust: Tukey | None, activation: str = "linear"
-) -> ConvTranspose2D:
-    return ConvTranspose2D(
-        filters,
-        kernel=3,
-        sigma=sigma,
-        weight_prior=weights,
-        bias_prior=0.3,
-        prior=0.5,
-        activation=activation,
-        robust=robust,
-    )
-
-
-def _smoothing() -> Workload:
-    return _video(PairwiseSmoothing(sigma=1.3, robust=Tukey(0.35)))
 
 
 def _difference(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -208,9 +165,9 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mnist-predict-pooled": partial(_predict, "pooled"),
     "mnist-predict-per-edge": partial(_predict, "per-edge"),
     "cifar10-train-pooled": partial(_train, CIFAR, "pooled"),
-    "video-1-layer": _one_layer,
-    "video-5-layers": _five_layers,
-    "pairwise": _smoothing,
+    "video-1-layer": partial(_video, single_layer_denoiser),
+    "video-5-layers": partial(_video, five_layer_denoiser),
+    "pairwise": partial(_video, pairwise_denoiser),
     "million-factors": _million,
 }
 # How the time a factor changes with the size of the batch, and the number of filters.

@@ -1,16 +1,28 @@
-"""Downloads of data sets from their public addresses, checked by hash."""
+"""Where data sets are, and downloads of them from their public addresses, checked by hash."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
 from pathlib import Path
 
-from ..files import make_folder
+from ..files import cache_folder, make_folder
 from .known_files import KNOWN
 
 _TIMEOUT = 30  # seconds without an answer
+
+
+def data_folder(folder: Path | None, name: str) -> Path:
+    """Where data sets are: `folder`, or `$GBPLEARN_DATA`, or the user's cache folder."""
+    if folder is None and os.environ.get("GBPLEARN_DATA"):
+        folder = Path(os.environ["GBPLEARN_DATA"])
+    if folder is None:
+        return cache_folder() / "data"
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder (the one that {name} is in, or is to be downloaded to)")
+    return folder
 
 
 def download(name: str, folder: Path) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..files import cache_folder
 from .cifar import find_cifar
-from .download import download
+from .download import data_folder, download
 from .idx import read_idx
 from .known_files import IDX_FILES, KNOWN
 
@@ -91,12 +89,7 @@ def load_images(name: str, folder: Path | None = None) -> Images:
         return _digits()
     if name not in NAMES:
         raise ValueError(f"data must be one of {', '.join(NAMES)}, got {name!r}")
-    if folder is None and os.environ.get("GBPLEARN_DATA"):
-        folder = Path(os.environ["GBPLEARN_DATA"])
-    if folder is None:
-        folder = cache_folder() / "data"
-    elif not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder (the one that {name} is in, or is to be downloaded to)")
+    folder = data_folder(folder, name)
     find = _find_cifar if name == "cifar10" else _find_idx
     found = find(folder, name)
     if found is None:

@@ -19,6 +19,7 @@ from .published import Published
 from .regression import Regression
 from .sample_efficiency import SampleEfficiency
 from .stability import Stability
+from .video import Video
 from .xor import Xor
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
@@ -35,6 +36,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         AsyncLayers,
         Iterations,
         Stability,
+        Video,
     )
 }
 

@@ -71,6 +71,10 @@ class Experiment(abc.ABC):
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """The figure."""
 
+    def pictures(self, runs: Sequence[SeedRun]) -> dict[str, tuple[Figure, str]]:
+        """More figures by name, each with its caption."""
+        return {}
+
     @staticmethod
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         """The table of its results, headings first."""
@@ -85,8 +89,8 @@ class Experiment(abc.ABC):
 def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | None) -> tuple[dict[str, Any], Section]:
     """Run an experiment for some seeds.
 
-    Writes `results.json` and the figure (PNG and SVG) to the folder `out`, and a line for each seed to `ledger` as soon
-    as that seed is done.
+    Writes `results.json` and the figures (PNG and SVG) to the folder `out`, and a line for each seed to `ledger` as
+    soon as that seed is done.
 
     **Returns:** what `results.json` holds, and a section for a report.
     """
@@ -114,14 +118,16 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
         **_spent(runs, whole),
         "environment": environment(_commits(runs, whole)),
     }
-    pictures = save_figure(experiment.draw(runs), out, experiment.name)
+    figures = {experiment.name: (experiment.draw(runs), experiment.caption)}
+    figures |= {f"{experiment.name}-{name}": drawn for name, drawn in experiment.pictures(runs).items()}
+    pictures = [(p, words) for name, (f, words) in figures.items() for p in save_figure(f, out, name)]
     write_json(out / "results.json", results)
     rows = experiment.rows(results)
     section = Section(
         experiment.title,
         " ".join(f"{name}: {words}." for name, words in experiment.read_out.items()),
         rows,
-        [(p, experiment.caption) for p in pictures if p.suffix == ".svg"],
+        [(p, words) for p, words in pictures if p.suffix == ".svg"],
         results["settings"],
     )
     return results, section

@@ -1,0 +1,76 @@
+"""Videos as arrays: folders of frames, and noise to put on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from .download import data_folder
+
+BEAR, FRAMES, SIZE = "davis-bear", 82, (258, 454)  # height, width: those of the paper
+_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+
+
+def load_bear(folder: Path | None = None, count: int = FRAMES) -> np.ndarray:
+    """The bear of DAVIS (480p, 82 frames) as the paper has it: bytes `(frames, 258, 454, 3)`.
+
+    **Arguments:**
+
+    - `folder`: where `davis-bear/00000.jpg ... 00081.jpg` are; by default as `load_images`.
+    - `count`: the first so many frames.
+    """
+    place = data_folder(folder, BEAR) / BEAR
+    if not place.is_dir():
+        raise ValueError(f"{place}: there is no such folder; put the frames of DAVIS/JPEGImages/480p/bear there")
+    found = frame_files(place)
+    if len(found) != FRAMES:
+        raise ValueError(f"{place} holds {len(found)} frames, the bear has {FRAMES}")
+    return np.stack([read_image(path, SIZE) for path in found[:count]])
+
+
+def frame_files(folder: Path) -> list[Path]:
+    """Images in a folder in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+
+
+def read_image(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Bytes `(height, width, 3)` of an image file, resized to (height, width) if that is given (bilinear, antialiased).
+
+    A `ValueError` says in one line what is wrong with a file that is none.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+    except UnidentifiedImageError:
+        raise ValueError(f"{path} is no image") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    if size is not None:
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def corrupt(video: np.ndarray, share: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A share of the pixels replaced by uniform noise: all channels of a pixel, each with a value of its own.
+
+    A frame's noise does not depend on how many frames follow.
+
+    **Arguments:**
+
+    - `video`: `(frames, height, width, channels)` in [0, 1].
+    - `share`: of the pixels, in [0, 1].
+
+    **Returns:** the noisy video, float32, and which pixels `(frames, height, width)` were replaced.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share must be a number in [0, 1], got {share!r}")
+    noisy, masks = [], []
+    for number, frame in enumerate(video):
+        rng = np.random.default_rng((seed, number))
+        mask = rng.random(frame.shape[:2]) < share
+        noisy.append(np.where(mask[..., None], rng.random(frame.shape), frame).astype(np.float32))
+        masks.append(mask)
+    return np.stack(noisy), np.stack(masks)

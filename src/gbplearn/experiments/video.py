@@ -1,0 +1,208 @@
+"""A video with noise: the paper's Section 4.2, Appendices D and E.
+
+The bear of DAVIS, 82 frames of 258 x 454; a tenth of the pixels are replaced by noise. Five methods: pairwise
+smoothing, and filters that paint the image, one layer of them or three (five layers with those between), learnt anew
+from every frame or on from the frame before. All that they see are the noisy frames, one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..checkpoint import load, save
+from ..data.video import FRAMES, corrupt, load_bear
+from ..image_scores import psnr
+from ..learner import Learner
+from ..models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
+from ..network import Sequential
+from ..report.progress import progress
+from ..report.record import Clock, settings_hash
+from .experiment import SeedRun, rows_by_read_out, total_cost
+from .parts import InParts, Parts, check_same
+from .video_figure import draw_curves, draw_pictures, read_picture, write_picture
+
+SHOWN = 5  # the frame that the paper shows
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A network and how messages are passed; `alpha` as `gbp.Filtering`, 1 for every frame anew."""
+
+    model: Callable[[], Sequential]
+    iterations: int
+    damping: float
+    dropout: float = 0.6
+    alpha: float = 1.0
+
+    def learner(self, shape: tuple[int, ...], seed: int) -> Learner:
+        """With nothing learnt yet."""
+        return Learner(self.model(), shape, seed=seed, tolerance=0.0, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """All but the network."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "model"}
+
+
+PAIRWISE = "pairwise"
+PAPER = {
+    PAIRWISE: Method(pairwise_denoiser, 200, 0.7, 0.0),
+    "one layer, per frame": Method(single_layer_denoiser, 300, 0.8),
+    "one layer, continual": Method(single_layer_denoiser, 300, 0.8, alpha=0.5),
+    "five layers, per frame": Method(five_layer_denoiser, 500, 0.85),
+    "five layers, continual": Method(five_layer_denoiser, 500, 0.8, alpha=0.0),
+}
+# What becomes of the filters with more or less of what was learnt before.
+ALPHAS = {
+    **{f"one layer, alpha {a:g}": dataclasses.replace(PAPER["one layer, continual"], alpha=a) for a in (0, 0.25, 0.75)},
+    "five layers, alpha 0.5": dataclasses.replace(PAPER["five layers, continual"], alpha=0.5),
+}
+METHODS = {**PAPER, **ALPHAS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Video(InParts):
+    """A seed is that of the noise, and of the prior means of the filters.
+
+    **Arguments:**
+
+    - `methods`: which of them.
+    - `frames`: the first so many.
+    - `share`: of the pixels that are replaced.
+    - `data_dir`: the folder that holds `davis-bear`; no setting.
+    """
+
+    methods: tuple[str, ...] = tuple(PAPER)
+    frames: int = FRAMES
+    share: float = 0.1
+    data_dir: Path | None = None
+
+    name: ClassVar[str] = "video"
+    title: ClassVar[str] = "A video with noise"
+    seeds: ClassVar[int] = 1
+    read_out: ClassVar[dict[str, str]] = dict.fromkeys(METHODS, "means of the pixels in the graph that learns")
+    published: ClassVar[dict[str, str]] = {
+        f"PSNR, frame {SHOWN}/{PAIRWISE}": "31.1; 32.6 and 32.9 (one layer); 33.4 and 34.3 (five layers)"
+    }
+    caption: ClassVar[str] = (
+        "Peak signal-to-noise ratio of every frame, in decibels: mean over seeds, shaded: one standard error."
+    )
+
+    def __post_init__(self):
+        for method in self.methods:
+            if method not in METHODS:
+                raise ValueError(f"a method must be one of {'; '.join(METHODS)}, got {method!r}")
+        if not 1 <= self.frames <= FRAMES:
+            raise ValueError(f"frames must be a number from 1 to {FRAMES}, got {self.frames}")
+
+    def settings(self) -> dict[str, Any]:
+        """With the networks."""
+        return {**super().settings(), "chosen": {m: self._of(m) for m in self.methods}}
+
+    def _of(self, method: str) -> dict[str, Any]:
+        """All that a method's numbers depend on."""
+        how = METHODS[method]
+        return {**how.options(), "share": self.share, "frames": self.frames, "network": repr(how.model())}
+
+    def _clean(self) -> np.ndarray:
+        return (load_bear(self.data_dir, self.frames) / 255).astype(np.float32)
+
+    def resume_seed(self, seed: int, folder: Path) -> SeedRun:
+        """Every method is a part of its own, which goes on after its last frame."""
+        clean = self._clean()
+        noisy, masks = corrupt(clean, self.share, seed)
+        before, metrics, curves, costs = True, {}, {}, []
+        for method in self.methods:
+            parts, name = Parts(folder, self._of(method)), _file(seed, method)
+            before &= parts.has(name)
+            held = parts.get(name, lambda m=method: self._run(m, clean, noisy, masks, seed, folder), "frames", "cost")
+            metrics |= self._numbers(method, held["frames"])
+            curves[method] = held["frames"]["psnr"]
+            costs.append(held["cost"])
+        kept = {"psnr": curves, "folder": str(folder), "seed": seed}
+        return SeedRun(seed, metrics, kept, before=before, cost=total_cost(costs))
+
+    def _run(
+        self, method: str, clean: np.ndarray, noisy: np.ndarray, masks: np.ndarray, seed: int, folder: Path
+    ) -> dict[str, Any]:
+        """Frame after frame; what was reached is in a checkpoint after each."""
+        path, clock = folder / f"{_file(seed, method)}.safetensors", Clock()
+        learner = METHODS[method].learner(clean.shape[1:], seed)
+        told: dict[str, list[float]] = {"psnr": [], "psnr of corrupt pixels": [], "cpu": [], "refused": []}
+        earlier = 0.0
+        if path.exists():
+            learner = load(path)
+            check_same(path, learner.note.get("settings"), self._of(method))
+            told = json.loads(learner.note["frames"])
+            earlier = float(learner.note["seconds"])
+        begin, spent = time.perf_counter(), sum(told["cpu"])
+
+        def tell() -> str:
+            return f"{np.mean(told['psnr']):.2f} dB" if told["psnr"] else ""
+
+        for number in progress(range(len(told["psnr"]), len(noisy)), f"{method}, seed {seed}", tell=tell):
+            cpu = time.process_time()
+            report = learner.update(noisy[number : number + 1], want="input")
+            image = noisy[number] if report.belief is None else np.clip(np.asarray(report.belief.mean[0]), 0, 1)
+            mask = masks[number]
+            told["cpu"].append(time.process_time() - cpu)
+            told["psnr"].append(psnr(image, clean[number]))
+            told["psnr of corrupt pixels"].append(psnr(image[mask], clean[number][mask]))
+            told["refused"].append(float(report.belief is None))
+            if number == min(SHOWN, len(noisy) - 1):
+                write_picture(_picture(folder, seed, method), image)
+            seconds = earlier + time.perf_counter() - begin
+            note = {"settings": settings_hash(self._of(method)), "frames": json.dumps(told), "seconds": seconds}
+            save(learner, path, note)
+        cost = clock.cost()
+        cost["seconds"] += earlier
+        cost["cpu_seconds"] += spent
+        return {"frames": told, "cost": cost}
+
+    @staticmethod
+    def _numbers(method: str, told: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        shown = min(SHOWN, len(told["psnr"]) - 1)
+        return {
+            f"PSNR, frame {shown}/{method}": told["psnr"][shown],
+            f"PSNR, first 10 frames/{method}": float(np.mean(told["psnr"][:10])),
+            f"PSNR, all frames/{method}": float(np.mean(told["psnr"])),
+            f"PSNR of corrupt pixels, all frames/{method}": float(np.mean(told["psnr of corrupt pixels"])),
+            f"CPU seconds a frame/{method}": float(np.median(told["cpu"])),  # the first one compiles
+            f"refused frames/{method}": float(np.sum(told["refused"])),
+        }
+
+    @staticmethod
+    def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+        """A column a method."""
+        return rows_by_read_out(results)
+
+    def draw(self, runs: Sequence[SeedRun]) -> Figure:
+        """PSNR over the frames."""
+        return draw_curves([r.kept["psnr"] for r in runs])
+
+    def pictures(self, runs: Sequence[SeedRun]) -> dict[str, tuple[Figure, str]]:
+        """A frame of the first seed, whole and a part of it: clean, noisy, and what each method makes of it."""
+        shown, seed, folder = min(SHOWN, self.frames - 1), runs[0].kept["seed"], Path(runs[0].kept["folder"])
+        clean = self._clean()
+        images = {"clean": clean[shown], "noisy": corrupt(clean, self.share, seed)[0][shown]}
+        images |= {m: read_picture(_picture(folder, seed, m)) for m in self.methods}
+        words = f"Frame {shown}: clean, noisy, and as each method has it, with its PSNR in decibels"
+        return {
+            "frame": (draw_pictures(images), f"{words}."),
+            "crop": (draw_pictures(images, crop=True), f"{words} for the whole frame; a part of it."),
+        }
+
+
+def _file(seed: int, method: str) -> str:
+    return f"seed-{seed}-{method.replace(', ', '-').replace(' ', '-')}"
+
+
+def _picture(folder: Path, seed: int, method: str) -> Path:
+    return folder / f"{_file(seed, method)}.png"
