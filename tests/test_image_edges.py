@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gbplearn.tile_edges import TileEdges
-from gbplearn.window_edges import NeighbourEdges, WindowEdges, Windows
+from gbplearn.window_edges import StencilEdges, WindowEdges, Windows
 from helpers import QUICK, as_rows
 
 
@@ -105,10 +105,26 @@ def test_tile_edges(shape, size):
     assert edges.dense == (2 * unit.size >= x.size)
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((2, 4, 3, 2), 1), ((2, 4, 3, 2), 2), ((3, 2, 2), 1), ((5,), 0)])
-def test_neighbour_edges(shape, axis):
+@pytest.mark.parametrize(
+    ("shape", "offsets", "grid"),
+    [
+        ((2, 4, 3, 2), ((0, 0, 0, 0), (0, 1, 0, 0)), (2, 3, 3, 2)),
+        ((2, 4, 3, 2), ((0, 0, 0, 0), (0, 0, 1, 0)), (2, 4, 2, 2)),
+        ((3, 2, 2), ((0, 0, 0), (0, 1, 0)), (3, 1, 2)),
+        ((5,), ((0,), (1,)), (4,)),
+        ((4, 5), ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2)), (2, 3)),
+        ((4, 5), ((3, 0), (3, 1), (3, 2)), (1, 3)),
+        ((9,), ((0,), (4,)), (3,)),
+    ],
+)
+def test_stencil_edges(shape, offsets, grid):
     units = np.arange(np.prod(shape)).reshape(shape)
-    n = shape[axis]
-    pairs = [np.take(units, range(i, n - 1 + i), axis).ravel() for i in (0, 1)]
-    edges = NeighbourEdges(shape, axis)
-    assert edges.injective == check_edges(edges, np.stack(pairs, 1))
+    places = list(np.ndindex(*grid))
+    unit = np.array([[units[tuple(np.add(place, offset))] for offset in offsets] for place in places])
+    edges = StencilEdges(shape, offsets, grid)
+    assert edges.injective == check_edges(edges, unit)
+
+
+def test_a_stencil_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"offsets .* do not fit into \(2, 5\)"):
+        StencilEdges((2, 5), ((0, 0), (2, 0)))

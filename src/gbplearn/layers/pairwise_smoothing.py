@@ -11,42 +11,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-import equinox as eqx
-import jax.numpy as jnp
-from jax import Array, lax
-
 from ..factor import Factor
-from ..measurement import Entries, FactorKind, Layout, Operator, Shape
+from ..measurement import Shape
 from ..robust import Kernel
 from ..view import Variable
-from ..window_edges import NeighbourEdges
 from .convolution import check_image
 from .layer import Relation, check_positive, check_robust
-
-
-class DifferenceKind(FactorKind):
-    """`h = second - first` of every pair along one axis, measured to be 0. Argument: `x` of any shape."""
-
-    axis: int = eqx.field(static=True)
-
-    def layout(self, *shapes: Shape) -> Layout:
-        """One factor a pair."""
-        (x,) = shapes
-        if not 0 <= self.axis < len(x) or x[self.axis] < 2:
-            raise ValueError(f"there are no pairs along axis {self.axis} of {x}")
-        edges = NeighbourEdges(x, self.axis)
-        return Layout(edges.grid, (), (edges,))
-
-    def value(self, *args: Array) -> Array:
-        """`second - first`."""
-        (x,) = args
-        n = x.shape[self.axis]
-        return lax.slice_in_dim(x, 1, n, axis=self.axis) - lax.slice_in_dim(x, 0, n - 1, axis=self.axis)
-
-    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
-        """-1 and 1."""
-        (x,) = args
-        return (Entries(NeighbourEdges(x.shape, self.axis), jnp.asarray([[-1.0, 1.0]], x.dtype)),)
+from .stencil import difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +49,11 @@ class PairwiseSmoothing(Relation):
         return shape
 
     def factors(self, name: str, variable: Variable) -> list[Factor]:
-        """`DifferenceKind` down and to the right."""
+        """Differences down and to the right."""
         self.output_shape(variable.shape[1:])
         return [
             Factor(
-                DifferenceKind(axis),
+                difference(len(variable.shape), axis),
                 (variable,),
                 y=0.0,
                 sigma=self.sigma,

@@ -1,0 +1,126 @@
+"""An image of which some pixels hold nonsense: hand-made factors, and a switch for every pixel.
+
+Messages say what each pixel is believed to be without its own observation; from that follows the probability that it
+is intact, and how much its observation counts; then messages go on. Three things make it work:
+
+- **Smoothness of second order**, so that slopes and shades cost nothing.
+- **Colours that belong together.** In a photograph neighbouring pixels differ in brightness far more than in hue.
+  Residuals are turned into the axes of their own covariance, which is found with everything else; each axis has a
+  smoothness of its own. Nonsense, whose channels are independent, then stands out.
+- **One switch a pixel**, for all its channels, judged by what is usual around it (`switches.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from ..inference import Result, infer
+from .smooth_graph import smooth_graph
+from .switches import Cavity, deviations, local_scale, probability_intact, shape_of, weight_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How an image is cleaned.
+
+    **Arguments:**
+
+    - `rounds`, `iterations`: of the switches, and of messages in each round.
+    - `sigma`: standard deviation of an intact pixel's observation.
+    - `share`: of the pixels that hold nonsense, to begin with; it is inferred.
+    - `tail`: degrees of freedom of an intact pixel's deviation.
+    - `colours`: whether channels are turned into axes of their own.
+    """
+
+    rounds: int = 7
+    iterations: int = 2
+    sigma: float = 0.001
+    share: float = 0.1
+    tail: float = 20.0
+    colours: bool = True
+
+
+class Denoised(NamedTuple):
+    """What is believed of an image.
+
+    - `mean`, `std`: of each value `(height, width, channels)`.
+    - `corrupt`: the probability `(height, width)` that a pixel held nonsense, or was missing.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    corrupt: np.ndarray
+
+
+# Variance of the Laplacian along the axis where it is largest. How large it really is matters little: observations of
+# intact pixels are far surer in any case, and how far neighbours can be trusted is judged place by place.
+_SCALE, _SMALLEST = 0.2, 1e-3
+_SHARES = (1e-4, 0.6)
+_MOST, _AT_REST = 300, 0.01
+
+
+def denoise_best(image: np.ndarray, seen: np.ndarray | None = None, settings: Settings | None = None) -> Denoised:
+    """Clean an image.
+
+    **Arguments:**
+
+    - `image`: numbers in [0, 1], `(height, width, channels)`.
+    - `seen`: False for pixels `(height, width)` that are missing.
+    """
+    how = Settings() if settings is None else settings
+    image = np.asarray(image, float)
+    there = np.ones(image.shape[:2], bool) if seen is None else np.asarray(seen, bool)
+    channels = image.shape[-1]
+    axes, scale, share = np.eye(channels), np.full(channels, _SCALE), how.share
+    intact: np.ndarray | None = None
+    weight = np.repeat(np.where(there, 1 - share, 0.0)[..., None], channels, -1)
+    result: Result | None = None
+    around, mean, cavity = np.ones(image.shape[:2]), image, Cavity(image, np.ones(image.shape))
+    for number in range(how.rounds):
+        observed = image @ axes
+        given = observed, weight, np.full(channels, 0.5) @ axes
+        values, weights, middle = (a.astype(np.float32) for a in given)
+        graph = smooth_graph(values, weights, how.sigma, scale, middle)
+        last = number == how.rounds - 1  # of which the holes that are left may take long to close
+        most, at_rest = (_MOST, _AT_REST) if last else (how.iterations, 0.0)
+        result = infer(graph, init=result, iterations=most, tolerance=at_rest, guard=last, throw=False)
+        mean, cavity = _beliefs(result, observed, weight, how.sigma)
+        if last:
+            break
+        if intact is None and how.colours and channels > 1:
+            # In the new axes messages begin anew.
+            residuals = (observed - cavity.mean)[there] / np.sqrt(cavity.variance[there])
+            values, axes = np.linalg.eigh(shape_of(residuals))
+            scale, result = _within(values), None
+            cavity = Cavity(cavity.mean @ axes, cavity.variance * scale / _SCALE)
+            observed = image @ axes
+        off = deviations(observed, cavity, how.sigma)
+        around = local_scale(off.mean(-1), intact)
+        if intact is not None:
+            kept = intact[..., None] * off / around[..., None]
+            scale = _within(scale * np.clip(kept.sum((0, 1)) / intact.sum(), 0.3, 3.0))
+        intact = np.where(there, probability_intact(observed, cavity, how.sigma, around, share, how.tail), 0.0)
+        share = float(np.clip(1 - intact[there].mean(), *_SHARES)) if number else share
+        weight = weight_of(intact, cavity.variance, how.sigma)
+    assert intact is not None
+    # What neighbours say is as right as is usual around.
+    variance = 1 / (weight / how.sigma**2 + 1 / (cavity.variance * around[..., None]))
+    std = np.sqrt(np.einsum("ijk,ck->ijc", variance, axes**2))
+    return Denoised(mean @ axes.T, std, 1 - intact)
+
+
+def _within(scale: np.ndarray) -> np.ndarray:
+    """Scales of the axes relative to the largest."""
+    return _SCALE * np.maximum(scale / scale.max(), _SMALLEST)
+
+
+def _beliefs(result: Result, observed: np.ndarray, weight: np.ndarray, sigma: float) -> tuple[np.ndarray, Cavity]:
+    """Means of the pixels, and what would be believed of them without their own observations."""
+    belief = result["image"]
+    eta, lam = np.asarray(belief.eta, float), np.asarray(belief.lam, float)
+    own = weight.astype(np.float32) / sigma**2
+    rest = np.maximum(lam - own, 1e-12)
+    return eta / lam, Cavity((eta - own * observed) / rest, 1 / rest)
