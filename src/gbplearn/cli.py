@@ -76,6 +76,7 @@ class RunExperiment:
             "async",
             "iterations",
             "stability",
+            "video",
         ]
     ]
     """Which experiment."""
@@ -92,6 +93,9 @@ class RunExperiment:
     examples: int | None = None
     """Of mnist, fashion-mnist, cifar10, async, iterations, stability: how many training images."""
 
+    frames: int | None = None
+    """Of video: the first so many."""
+
     def run(self) -> None:
         """Run it."""
         if self.seeds is not None and self.seeds < 1:
@@ -100,9 +104,9 @@ class RunExperiment:
 
         if self.examples is not None and self.examples < 1:
             raise BadInput(f"--examples must be 1 or larger, got {self.examples}")
-        options = {name: getattr(self, name) for name in ("data_dir", "graph", "examples")}
+        options = {name: getattr(self, name) for name in ("data_dir", "graph", "examples", "frames")}
         options = {name: value for name, value in options.items() if value is not None}
-        folder = "-".join([self.name, *(str(options[n]) for n in ("graph", "examples") if n in options)])
+        folder = "-".join([self.name, *(str(options[n]) for n in ("graph", "examples", "frames") if n in options)])
         out = Path("results") / folder if self.out is None else self.out
         try:
             run_by_name(self.name, self.seeds, out, self.ledger, options)
