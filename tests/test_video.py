@@ -10,9 +10,10 @@ from PIL import Image
 import gbplearn as gbp
 from gbplearn.data import video as data
 from gbplearn.data.video import corrupt, load_bear, read_image
+from gbplearn.denoising.layered import LayeredModel
 from gbplearn.experiments import video
 from gbplearn.experiments.experiment import run
-from gbplearn.experiments.video import METHODS, PAPER, Method, Video
+from gbplearn.experiments.video import METHODS, PAPER, Video
 from gbplearn.image_scores import psnr
 from gbplearn.models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
 
@@ -117,7 +118,7 @@ def test_a_batch_tells_what_is_believed_of_it(bear):
     """The belief is that of the graph that learns, for any batch size."""
     net = single_layer_denoiser()
     x = load_bear(bear) / 255
-    learner = Method(single_layer_denoiser, 10, 0.8, 0.0).learner((*SIZE, 3), 0)
+    learner = LayeredModel(single_layer_denoiser, 10, 0.8, 0.0).learner((*SIZE, 3), 0)
     report = learner.update(x[:2], want="input")
     prior = net.priors((*SIZE, 3), seed=0)
     result = net.learn(x[:2], beliefs=prior, iterations=10, damping=0.8, tolerance=0.0)

@@ -2,6 +2,7 @@
 
 from . import native
 from .checkpoint import CheckpointError
+from .denoising.denoiser import GBPDenoiser
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .filtering import Filtering
@@ -19,6 +20,7 @@ from .layers.max_pool2d import MaxPool2D
 from .layers.pairwise_smoothing import PairwiseSmoothing
 from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
+from .layers.stencil import StencilKind
 from .layers.upsample2d import Upsample2D
 from .learner import Learner, Report
 from .measurement import Entries, FactorKind, Layout, Operator
@@ -45,6 +47,7 @@ __all__ = [
     "FactorGraph",
     "FactorKind",
     "Filtering",
+    "GBPDenoiser",
     "Gaussian",
     "GaussianObservation",
     "Huber",
@@ -72,6 +75,7 @@ __all__ = [
     "Sequential",
     "SoftmaxObservation",
     "State",
+    "StencilKind",
     "Status",
     "Sweep",
     "Trace",

@@ -92,7 +92,6 @@ class RunExperiment:
     """Of mnist, fashion-mnist, cifar10: the paper's network, or dense layers."""
     examples: int | None = None
     """Of mnist, fashion-mnist, cifar10, async, iterations, stability: how many training images."""
-
     frames: int | None = None
     """Of video: the first so many."""
 
@@ -153,6 +152,37 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True)
+class Denoise:
+    """Clean an image, a folder of frames or a video of which some pixels hold nonsense."""
+
+    input: tyro.conf.Positional[Path]
+    """An image, a folder of images, or a video (mp4, gif, avi, ...)."""
+    output: tyro.conf.Positional[Path]
+    """An image for an image; else a folder to be made, or a video. What is there already is replaced (no folder)."""
+    model: Literal["best", "pairwise", "single-layer", "five-layer"] = "best"
+    """Hand-made factors with a switch for every pixel; or the paper's networks, which take minutes a frame."""
+    clean: Path | None = None
+    """The truth: prints PSNR and SSIM."""
+    mask: Path | None = None
+    """White where pixels are known to be missing."""
+    noise_map: Path | None = None
+    """Where to write the probability that a pixel held nonsense: white for 1."""
+    std: Path | None = None
+    """Where to write standard deviations: white for 0.25 and more."""
+
+    def run(self) -> None:
+        """Clean it, and say how much there was to clean."""
+        from .denoising.command import denoise_file
+
+        more = {"clean": self.clean, "mask": self.mask, "noise_map": self.noise_map, "std": self.std}
+        try:
+            lines = denoise_file(self.input, self.output, model=self.model, **more)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        print("\n".join(lines))
+
+
+@dataclasses.dataclass(frozen=True)
 class Inspect:
     """Say what a checkpoint holds."""
 
@@ -203,6 +233,7 @@ COMMANDS: dict[str, type[Command]] = {
     "bench": Bench,
     "demo": Demo,
     "experiment": RunExperiment,
+    "denoise": Denoise,
     "inspect": Inspect,
     "train": Train,
 }

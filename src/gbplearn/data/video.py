@@ -9,7 +9,7 @@ import numpy as np
 from .download import data_folder
 
 BEAR, FRAMES, SIZE = "davis-bear", 82, (258, 454)  # height, width: those of the paper
-_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 
 def load_bear(folder: Path | None = None, count: int = FRAMES) -> np.ndarray:
@@ -31,26 +31,30 @@ def load_bear(folder: Path | None = None, count: int = FRAMES) -> np.ndarray:
 
 def frame_files(folder: Path) -> list[Path]:
     """Images in a folder in the order of their names."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS)
 
 
-def read_image(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Bytes `(height, width, 3)` of an image file, resized to (height, width) if that is given (bilinear, antialiased).
+def read_image(path: Path, size: tuple[int, int] | None = None, grey: bool = False) -> np.ndarray:
+    """Bytes `(height, width, channels)` of an image file; a `ValueError` says in one line what is wrong with it.
 
-    A `ValueError` says in one line what is wrong with a file that is none.
+    **Arguments:**
+
+    - `size`: (height, width) to resize it to (bilinear, antialiased).
+    - `grey`: a grey image has one channel; else all have three.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as opened:
-            image = opened.convert("RGB")
+            image = opened.convert("L" if grey and opened.mode in ("1", "L", "LA", "I;16", "I") else "RGB")
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no image") from None
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if size is not None:
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def corrupt(video: np.ndarray, share: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +19,8 @@ from matplotlib.figure import Figure
 
 from ..checkpoint import load, save
 from ..data.video import FRAMES, corrupt, load_bear
+from ..denoising.layered import PAPER
 from ..image_scores import psnr
-from ..learner import Learner
-from ..models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
-from ..network import Sequential
 from ..report.progress import progress
 from ..report.record import Clock, settings_hash
 from .experiment import SeedRun, rows_by_read_out, total_cost
@@ -32,33 +30,6 @@ from .video_figure import draw_curves, draw_pictures, read_picture, write_pictur
 SHOWN = 5  # the frame that the paper shows
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """A network and how messages are passed; `alpha` as `gbp.Filtering`, 1 for every frame anew."""
-
-    model: Callable[[], Sequential]
-    iterations: int
-    damping: float
-    dropout: float = 0.6
-    alpha: float = 1.0
-
-    def learner(self, shape: tuple[int, ...], seed: int) -> Learner:
-        """With nothing learnt yet."""
-        return Learner(self.model(), shape, seed=seed, tolerance=0.0, **self.options())
-
-    def options(self) -> dict[str, Any]:
-        """All but the network."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "model"}
-
-
-PAIRWISE = "pairwise"
-PAPER = {
-    PAIRWISE: Method(pairwise_denoiser, 200, 0.7, 0.0),
-    "one layer, per frame": Method(single_layer_denoiser, 300, 0.8),
-    "one layer, continual": Method(single_layer_denoiser, 300, 0.8, alpha=0.5),
-    "five layers, per frame": Method(five_layer_denoiser, 500, 0.85),
-    "five layers, continual": Method(five_layer_denoiser, 500, 0.8, alpha=0.0),
-}
 # What becomes of the filters with more or less of what was learnt before.
 ALPHAS = {
     **{f"one layer, alpha {a:g}": dataclasses.replace(PAPER["one layer, continual"], alpha=a) for a in (0, 0.25, 0.75)},
@@ -89,7 +60,7 @@ class Video(InParts):
     seeds: ClassVar[int] = 1
     read_out: ClassVar[dict[str, str]] = dict.fromkeys(METHODS, "means of the pixels in the graph that learns")
     published: ClassVar[dict[str, str]] = {
-        f"PSNR, frame {SHOWN}/{PAIRWISE}": "31.1; 32.6 and 32.9 (one layer); 33.4 and 34.3 (five layers)"
+        f"PSNR, frame {SHOWN}/pairwise": "31.1; 32.6 and 32.9 (one layer); 33.4 and 34.3 (five layers)"
     }
     caption: ClassVar[str] = (
         "Peak signal-to-noise ratio of every frame, in decibels: mean over seeds, shaded: one standard error."
@@ -109,7 +80,7 @@ class Video(InParts):
     def _of(self, method: str) -> dict[str, Any]:
         """All that a method's numbers depend on."""
         how = METHODS[method]
-        return {**how.options(), "share": self.share, "frames": self.frames, "network": repr(how.model())}
+        return {**how.options(), "share": self.share, "frames": self.frames, "network": repr(how.network())}
 
     def _clean(self) -> np.ndarray:
         return (load_bear(self.data_dir, self.frames) / 255).astype(np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..data.video import read_image
-from ..files import write_whole
+from ..denoising.pictures import write_image
 from ..image_scores import psnr
 from ..report.figures import BLUE, GREEN, GREY, ORANGE
 
@@ -58,10 +58,7 @@ def draw_pictures(images: Mapping[str, np.ndarray], crop: bool = False) -> Figur
 
 def write_picture(path: Path, image: np.ndarray) -> None:
     """Numbers in [0, 1] as PNG."""
-    from PIL import Image
-
-    data = Image.fromarray(np.uint8(np.round(255 * np.clip(image, 0, 1))))
-    write_whole(path, lambda file: data.save(file, format="PNG"))
+    write_image(path, np.round(255 * np.clip(image, 0, 1)).astype(np.uint8))
 
 
 def read_picture(path: Path) -> np.ndarray:

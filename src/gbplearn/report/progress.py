@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _PERIOD = 60.0  # seconds
 
 
+class Counted(Protocol[T_co]):
+    """Things to go through, whose number is known."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def __iter__(self) -> Iterator[T_co]:
+        """One after the other."""
+        ...
+
+
 def progress(
-    items: Sequence[T], label: str, *, tell: Callable[[], str] | None = None, period: float = _PERIOD
+    items: Counted[T], label: str, *, tell: Callable[[], str] | None = None, period: float = _PERIOD
 ) -> Iterator[T]:
     """Go through `items` and say how far on stderr.
 

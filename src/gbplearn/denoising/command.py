@@ -1,0 +1,126 @@
+"""`gbplearn denoise`: the user's own image, folder of frames or video."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from ..image_scores import psnr, ssim
+from ..report.progress import progress
+from .denoiser import GBPDenoiser, as_frames, as_type
+from .pictures import Frames, Output, open_frames
+
+# Standard deviations are drawn from black, 0, to white: this much and more.
+WHITE = 0.25
+
+
+def denoise_file(
+    source: Path,
+    target: Path,
+    *,
+    model: str = "best",
+    clean: Path | None = None,
+    mask: Path | None = None,
+    noise_map: Path | None = None,
+    std: Path | None = None,
+) -> list[str]:
+    """Clean a file or folder.
+
+    If anything goes wrong, nothing is written; a `ValueError` says in one line what it was.
+
+    **Arguments:**
+
+    - `source`, `target`: an image; or a folder of frames or a video, each into a folder or a video.
+    - `model`: as `GBPDenoiser`.
+    - `clean`: the truth, to compare with: of the kind of the source.
+    - `mask`: white where pixels are known to be missing: an image for all frames, or a folder or video of such.
+    - `noise_map`, `std`: where to write the probability that a pixel held nonsense, and standard deviations, as images.
+
+    **Returns:** what there is to say, line by line.
+    """
+    frames = open_frames(source)
+    reference = None if clean is None else _same_length(open_frames(clean), frames, clean)
+    denoiser = GBPDenoiser(model)
+    with ExitStack() as stack:
+        outputs = {}
+        for name, path in (("mean", target), ("corrupt", noise_map), ("std", std)):
+            if path is not None:
+                outputs[name] = Output(path, frames)
+                stack.callback(outputs[name].abandon)
+        said = _clean(frames, denoiser, outputs, reference, mask)
+        for output in outputs.values():
+            output.finish()
+    return [*said, *(str(output.path) for output in outputs.values())]
+
+
+def _clean(
+    frames: Frames, denoiser: GBPDenoiser, outputs: dict[str, Output], reference: Frames | None, mask: Path | None
+) -> list[str]:
+    missing = None if mask is None else _missing(mask)
+    scores: list[tuple[float, float, float]] = []
+    corrupt: list[float] = []
+    noisy: list[np.ndarray] = []  # the frame that is being cleaned
+
+    def read() -> Iterator[np.ndarray]:
+        for frame in progress(_Sized(frames), "denoise", tell=tell):
+            if missing is not None and missing.shape[1:] != frame.shape[:2]:
+                raise ValueError(f"{mask} is {_size(missing[0])}, what is to be cleaned {_size(frame)}")
+            noisy[:] = [as_frames(frame)[0]]
+            yield noisy[0]
+
+    def tell() -> str:
+        return f"{np.mean([s[1] for s in scores]):.2f} dB" if scores else ""
+
+    truths = itertools.repeat(None) if reference is None else reference.read()
+    for found, truth in zip(denoiser.frames(read(), missing), truths):
+        outputs["mean"].add(as_type(found.mean, np.uint8))
+        corrupt.append(float(found.corrupt.mean()))
+        if "corrupt" in outputs:
+            outputs["corrupt"].add(as_type(found.corrupt[..., None], np.uint8))
+        if "std" in outputs:
+            outputs["std"].add(as_type(found.std / WHITE, np.uint8))
+        if truth is not None:
+            if truth.shape != noisy[0].shape:
+                raise ValueError(f"the clean frames are {_size(truth)}, those to be cleaned {_size(noisy[0])}")
+            right, image = as_frames(truth)[0], np.clip(found.mean, 0, 1)
+            scores.append((psnr(noisy[0], right), psnr(image, right), ssim(image, right)))
+    said = [] if np.isnan(corrupt[0]) else [f"{np.mean(corrupt):.1%} of the pixels held nonsense or were missing"]
+    if scores:
+        before, after, alike = np.mean(scores, 0)
+        said.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")
+    return said
+
+
+def _size(image: np.ndarray) -> str:
+    return f"{image.shape[1]} x {image.shape[0]}" + (" (grey)" if image.shape[2:] == (1,) else "")
+
+
+class _Sized:
+    """Frames that are read when they are asked for, but whose number is known."""
+
+    def __init__(self, frames: Frames):
+        self._frames = frames
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return self._frames.read()
+
+
+def _same_length(reference: Frames, frames: Frames, path: Path) -> Frames:
+    if len(reference) != len(frames):
+        raise ValueError(f"{path} holds {len(reference)} frames, what is to be cleaned {len(frames)}")
+    return reference
+
+
+def _missing(path: Path) -> np.ndarray:
+    """True where the images are white `(frames, height, width)`."""
+    missing = np.stack([image.min(-1) > 127 for image in open_frames(path).read()])
+    if missing.all((1, 2)).any():
+        raise ValueError(f"{path} says that all pixels are missing")
+    return missing

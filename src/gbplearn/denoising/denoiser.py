@@ -1,0 +1,155 @@
+"""GBPDenoiser: arrays in, arrays of the same kind out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..learner import Learner
+from ..report.progress import progress
+from .best import Denoised, denoise_best
+from .layered import PAPER
+from .smooth_graph import LEAST
+
+# Frames that are larger are cleaned in tiles of this size, which overlap by this margin on every side.
+TILE, MARGIN = 512, 16
+
+
+LAYERED = {
+    "pairwise": PAPER["pairwise"],
+    "single-layer": PAPER["one layer, continual"],
+    "five-layer": PAPER["five layers, continual"],
+}
+MODELS = ("best", *LAYERED)
+
+
+class GBPDenoiser:
+    """Cleans images and videos of which some pixels hold nonsense.
+
+    ```python
+    clean = GBPDenoiser().fit_transform(noisy)
+    ```
+
+    **Arguments:**
+
+    - `model`: "best", hand-made factors with a switch for every pixel, frame by frame; or one of the paper's networks,
+        "pairwise", "single-layer", "five-layer", the last two of which learn filters from frame to frame.
+
+    After `fit_transform`: `std_` (standard deviations, of the shape of the input) and `corrupt_` (the probability that
+    a pixel held nonsense, without the channels; of "best" only).
+    """
+
+    def __init__(self, model: str = "best"):
+        self.model = model
+
+    def fit_transform(self, x: Any, y: Any = None, *, mask: Any = None) -> np.ndarray:
+        """The same image or video, clean.
+
+        **Arguments:**
+
+        - `x`: bytes, or numbers in [0, 1]; `(height, width)`, `(height, width, 3)` or `(frames, height, width, 3)`.
+        - `mask`: True for pixels that are known to be missing; without the channels, one for all frames or one each.
+
+        **Returns:** an array of the shape and type of `x`.
+        """
+        if self.model not in MODELS:
+            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        x = np.asarray(x)
+        frames = as_frames(x)
+        holes = _as_masks(mask, frames.shape)
+        found = list(self.frames(progress(list(frames), "denoise"), holes))
+        self.std_ = np.stack([f.std for f in found]).reshape(x.shape)
+        corrupt = np.stack([f.corrupt for f in found])
+        self.corrupt_ = corrupt if x.ndim == 4 else corrupt[0]
+        return as_type(np.stack([f.mean for f in found]).reshape(x.shape), x.dtype)
+
+    def frames(self, frames: Iterable[np.ndarray], holes: np.ndarray | None = None) -> Iterator[Denoised]:
+        """Frame after frame `(height, width, channels)` of numbers in [0, 1], what is believed of each."""
+        learner: Learner | None = None
+        for number, frame in enumerate(frames):
+            seen = None if holes is None else ~holes[min(number, len(holes) - 1)]
+            if self.model == "best":
+                yield in_tiles(frame, seen)
+                continue
+            if learner is None:
+                learner = LAYERED[self.model].learner(frame.shape)
+            yield _learnt(learner, frame, seen)
+
+
+def _learnt(learner: Learner, frame: np.ndarray, seen: np.ndarray | None) -> Denoised:
+    observed = None if seen is None else np.broadcast_to(seen[..., None], frame.shape)[None]
+    report = learner.update(frame[None], x_observed=observed, want="input")
+    unknown = np.full(frame.shape[:2], np.nan)
+    if report.belief is None:  # it did not work out, and nothing was learnt
+        return Denoised(frame, np.full(frame.shape, np.nan), unknown)
+    return Denoised(np.asarray(report.belief.mean[0]), np.asarray(report.belief.std[0]), unknown)
+
+
+def in_tiles(frame: np.ndarray, seen: np.ndarray | None = None, tile: int = TILE, margin: int = MARGIN) -> Denoised:
+    """`denoise_best` of a frame of any size: a large one tile by tile, so that memory and programs stay small.
+
+    All tiles have one size, and overlap; what is near the border of a tile comes from its neighbour.
+    """
+    height, width = frame.shape[:2]
+    if max(height, width) <= tile + 2 * margin:
+        return denoise_best(frame, seen)
+    whole = Denoised(*(np.zeros(s) for s in (frame.shape, frame.shape, frame.shape[:2])))
+    for top, rows in _spans(height, tile, margin):
+        for left, columns in _spans(width, tile, margin):
+            where = np.s_[top.start : top.stop, left.start : left.stop]
+            part = denoise_best(frame[where], None if seen is None else seen[where])
+            inner = _inside(top, rows), _inside(left, columns)
+            for into, found in zip(whole, part):
+                into[rows.start : rows.stop, columns.start : columns.stop] = found[inner]
+    return whole
+
+
+def _inside(tile: range, kept: range) -> slice:
+    return slice(kept.start - tile.start, kept.stop - tile.start)
+
+
+def _spans(length: int, tile: int, margin: int) -> list[tuple[range, range]]:
+    """Along an axis: what each tile covers, and the part of it that is kept."""
+    size = min(length, tile + 2 * margin)
+    count = max(1, -(-(length - 2 * margin) // tile))
+    starts = [min(i * tile, length - size) for i in range(count)]
+    cuts = [0, *(start + margin for start in starts[1:]), length]
+    return [(range(s, s + size), range(a, b)) for s, a, b in zip(starts, cuts, cuts[1:])]
+
+
+def as_frames(x: np.ndarray) -> np.ndarray:
+    """`(frames, height, width, channels)`, numbers in [0, 1]; a `ValueError` says what is no image."""
+    if x.ndim not in (2, 3, 4) or (x.ndim > 2 and x.shape[-1] not in (1, 3)):
+        raise ValueError(
+            f"images must have shape (height, width), (height, width, 3) or (frames, height, width, 3), got {x.shape}"
+        )
+    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
+        raise ValueError(f"images must be bytes or numbers in [0, 1], got {x.dtype}")
+    frames = x[None, ..., None] if x.ndim == 2 else x[None] if x.ndim == 3 else x
+    if min(frames.shape[1:3]) < LEAST or not len(frames):
+        raise ValueError(f"images must have at least {LEAST} x {LEAST} pixels, got {x.shape}")
+    if x.dtype == np.uint8:
+        return frames / np.float32(255)
+    if not (np.isfinite(frames).all() and frames.min() >= 0 and frames.max() <= 1):
+        raise ValueError("images must be bytes or numbers in [0, 1], got others (divide by the largest value)")
+    return frames
+
+
+def as_type(frames: np.ndarray, dtype: Any) -> np.ndarray:
+    """Numbers in [0, 1], or bytes."""
+    frames = np.clip(frames, 0, 1)
+    return np.round(255 * frames).astype(np.uint8) if dtype == np.uint8 else frames.astype(dtype)
+
+
+def _as_masks(mask: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+    if mask is None:
+        return None
+    mask = np.asarray(mask)
+    mask = mask[None] if mask.ndim == 2 else mask
+    if mask.dtype != bool or mask.shape[1:] != shape[1:3] or len(mask) not in (1, shape[0]):
+        raise ValueError(f"mask must be True or False for each of {shape[1:3]} pixels, got {mask.dtype} {mask.shape}")
+    if mask.all((1, 2)).any():
+        raise ValueError("mask says that all pixels are missing")
+    return mask

@@ -1,0 +1,229 @@
+"""`gbplearn denoise` and GBPDenoiser: kinds of files and arrays, and what is refused. What is cleaned is small."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gbplearn.cli import main
+from gbplearn.data.video import corrupt
+from gbplearn.denoising import denoiser
+from gbplearn.denoising.best import Denoised
+from gbplearn.denoising.denoiser import GBPDenoiser, in_tiles
+from gbplearn.denoising.pictures import open_frames
+from gbplearn.image_scores import psnr, ssim
+
+HEIGHT, WIDTH = 20, 24
+
+
+@pytest.fixture
+def clean():
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH] / HEIGHT
+    texture = 0.01 * np.random.default_rng(0).standard_normal((HEIGHT, WIDTH))
+    light = 0.5 + 0.3 * np.sin(3 * rows + 2 * columns) + texture
+    return np.round(255 * light[..., None] * [1.0, 0.9, 0.8]).clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def noisy(clean):
+    return np.round(255 * corrupt(clean[None] / 255, 0.1, seed=1)[0][0]).astype(np.uint8)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Cleans by a median, which is not what is tested."""
+
+    def median(frame, seen=None):
+        padded = np.pad(frame, ((1, 1), (1, 1), (0, 0)), mode="edge")
+        height, width = frame.shape[:2]
+        windows = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
+        found = np.median(windows, 0)
+        holes = np.zeros(frame.shape[:2]) if seen is None else 1.0 - seen
+        return Denoised(found, np.full(frame.shape, 0.125), holes)
+
+    monkeypatch.setattr(denoiser, "denoise_best", median)
+
+
+def save(path, image):
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(path)
+    return path
+
+
+def read(path):
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def refused(capsys, *words):
+    """The line that is said; exit code 2."""
+    assert main(["denoise", *map(str, words)]) == 2
+    out = capsys.readouterr()
+    (line,) = out.err.strip().splitlines()
+    return line
+
+
+def test_an_image_by_messages(clean, noisy, tmp_path, capsys):
+    source = save(tmp_path / "noisy.png", noisy)
+    save(tmp_path / "clean.png", clean)
+    words = ["denoise", source, tmp_path / "out.png", "--clean", tmp_path / "clean.png"]
+    words += ["--noise-map", tmp_path / "map.png", "--std", tmp_path / "std.png"]
+    assert main([str(w) for w in words]) == 0
+    said = capsys.readouterr().out
+    found = read(tmp_path / "out.png")
+    reached = psnr(found / 255, clean / 255)
+    assert reached > psnr(noisy / 255, clean / 255) + 8
+    told = re.search(r"PSNR ([\d.]+) dB \(noisy: ([\d.]+) dB\), SSIM 0\.99", said)
+    assert float(told[1]) == pytest.approx(reached, abs=0.2)  # before it was rounded to bytes
+    assert float(told[2]) == pytest.approx(psnr(noisy / 255, clean / 255), abs=0.01)
+    changed = (noisy != clean).any(-1)
+    assert (read(tmp_path / "map.png")[changed] > 127).mean() > 0.9
+    assert read(tmp_path / "std.png").shape == clean.shape
+    assert {p.name for p in tmp_path.iterdir()} == {"noisy.png", "clean.png", "out.png", "map.png", "std.png"}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("shape", ["grey", "colour", "video"])
+def test_arrays_come_back_as_they_went_in(noisy, dtype, shape, quick):
+    x = {"grey": noisy[..., 0], "colour": noisy, "video": np.stack([noisy, noisy[::-1]])}[shape]
+    x = x if dtype is np.uint8 else (x / 255).astype(dtype)
+    model = GBPDenoiser()
+    found = model.fit_transform(x)
+    assert found.dtype == x.dtype
+    assert found.shape == model.std_.shape == x.shape
+    assert model.corrupt_.shape == (x.shape if shape == "grey" else x.shape[:-1])
+    middle = np.median(x[1:4, 1:4], (0, 1)) if shape != "video" else np.median(x[0, 1:4, 1:4], (0, 1))
+    np.testing.assert_allclose(found[2, 2] if shape != "video" else found[0, 2, 2], middle, atol=1e-6)
+
+
+def test_arrays_that_are_no_images(noisy, quick):
+    for x, words in (
+        (np.zeros((4, 5, 2), np.uint8), r"shape \(height, width\)"),
+        (np.zeros((4, 5), int), "bytes or numbers in"),
+        (noisy.astype(float), "divide by the largest"),
+        (np.zeros((2, 9), np.uint8), "at least 3 x 3"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            GBPDenoiser().fit_transform(x)
+    with pytest.raises(ValueError, match="model must be one of best, pairwise"):
+        GBPDenoiser("median").fit_transform(noisy)
+    for mask, words in ((np.zeros((3, 3), bool), "mask must be"), (np.ones((HEIGHT, WIDTH), bool), "all pixels")):
+        with pytest.raises(ValueError, match=words):
+            GBPDenoiser().fit_transform(noisy, mask=mask)
+
+
+def test_the_paper_s_networks_learn_from_frame_to_frame(noisy, monkeypatch):
+    from dataclasses import replace
+
+    short = replace(denoiser.LAYERED["single-layer"], iterations=5)
+    monkeypatch.setitem(denoiser.LAYERED, "single-layer", short)
+    two = GBPDenoiser("single-layer").fit_transform(np.stack([noisy, noisy]))
+    one = GBPDenoiser("single-layer").fit_transform(noisy)
+    np.testing.assert_array_equal(two[0], one)
+    assert (two[1] != two[0]).any()  # it has learnt in between
+
+
+def test_large_frames_in_tiles(quick):
+    frame = np.random.default_rng(0).random((45, 61, 3))
+    whole = in_tiles(frame, tile=100)
+    for tile, margin in ((16, 4), (20, 3), (45, 1), (7, 2)):
+        for a, b in zip(in_tiles(frame, tile=tile, margin=margin), whole):
+            np.testing.assert_array_equal(a, b)  # a median sees one pixel far
+
+
+def test_folders_and_videos_in_any_combination(clean, tmp_path, quick):
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    for number in range(3):
+        save(folder / f"{number}.png", np.roll(clean, number, 1))
+    for source, target in (("frames", "out"), ("frames", "out.mp4"), ("out.mp4", "back"), ("frames", "out.gif")):
+        assert main(["denoise", str(tmp_path / source), str(tmp_path / target)]) == 0
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0.png", "1.png", "2.png"]
+    for name in ("out", "out.mp4", "out.gif", "back"):
+        frames = list(open_frames(tmp_path / name).read())
+        assert len(frames) == len(open_frames(tmp_path / name)) == 3
+        assert frames[1].shape == clean.shape
+    # What was encoded twice is still the picture.
+    back = list(open_frames(tmp_path / "back").read())
+    assert psnr(back[1] / 255, read(tmp_path / "out" / "1.png") / 255) > 20
+    assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
+
+
+def test_missing_pixels_are_white_in_the_mask(clean, tmp_path, quick):
+    missing = np.zeros((HEIGHT, WIDTH, 1), np.uint8)
+    missing[3:5, 4:9] = 255
+    source, mask = save(tmp_path / "a.png", clean), save(tmp_path / "mask.png", missing)
+    out, told = tmp_path / "b.png", tmp_path / "map.png"
+    assert main(["denoise", str(source), str(out), "--mask", str(mask), "--noise-map", str(told)]) == 0
+    np.testing.assert_array_equal(read(told), missing[..., 0])
+
+
+def test_bad_files_are_refused_in_a_line_and_nothing_is_written(clean, tmp_path, capsys, quick):
+    whole = save(tmp_path / "a.jpg", clean).read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "no.mp4").write_bytes(b"nothing")
+    save(tmp_path / "small.png", clean[:2])
+    save(tmp_path / "other.png", clean[:9])
+    sizes, none = tmp_path / "sizes", tmp_path / "none"
+    for folder in (sizes, none, tmp_path / "there"):
+        folder.mkdir()
+    save(sizes / "0.png", clean)
+    save(sizes / "1.png", clean[:-2])
+    before = sorted(tmp_path.rglob("*"))
+    a, out = tmp_path / "a.jpg", tmp_path / "out.png"
+    for words, complaint in (
+        ((tmp_path / "cut.jpg", out), "cut.jpg cannot be read"),
+        ((tmp_path / "empty.png", out), "empty.png is no image"),
+        ((tmp_path / "no.mp4", tmp_path / "o"), "no.mp4 cannot be read"),
+        ((tmp_path / "gone.png", out), "gone.png: there is no such file"),
+        ((tmp_path / "small.png", out), "at least 3 x 3 pixels"),
+        ((none, tmp_path / "o"), "none holds no images"),
+        ((sizes, tmp_path / "o"), "frame 1 is 24 x 18, those before are 24 x 20"),
+        ((sizes, tmp_path / "o.mp4"), "frame 1 is 24 x 18, those before are 24 x 20"),
+        ((sizes, out), "2 frames do not fit into an image"),
+        ((sizes, tmp_path / "there"), "there is there already"),
+        ((a, tmp_path / "out.xyz"), "an image ends with"),
+        ((a, tmp_path / "nowhere" / "out.png"), "nowhere: there is no such folder"),
+        ((a, out, "--clean", tmp_path / "other.png"), "the clean frames are 24 x 9"),
+        ((a, out, "--clean", sizes), "holds 2 frames"),
+        ((a, out, "--mask", tmp_path / "other.png"), "other.png is 24 x 9"),
+        ((a, out, "--noise-map", tmp_path / "nowhere" / "map.png"), "nowhere: there is no such folder"),
+    ):
+        assert complaint in refused(capsys, *words)
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_interruption_leaves_nothing_behind(clean, tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(denoiser, "denoise_best", stop)
+    source = save(tmp_path / "a.png", clean)
+    assert main(["denoise", str(source), str(tmp_path / "b.png")]) == 130
+    assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_structural_similarity_by_hand(clean):
+    """At one pixel, with the window written out; equal images have 1."""
+    x, y = clean / 255, np.clip(clean / 255 + 0.1 * np.random.default_rng(1).standard_normal(clean.shape), 0, 1)
+    assert ssim(x, x) == pytest.approx(1.0)
+    reach = np.arange(-5, 6)
+    window = np.exp(-(reach[:, None] ** 2 + reach**2) / (2 * 1.5**2))
+    window /= window.sum()
+    sums = []
+    for i in range(HEIGHT):
+        for j in range(WIDTH):
+            rows, columns = (_reflect(place + reach, size) for place, size in ((i, HEIGHT), (j, WIDTH)))
+            for c in range(3):
+                a, b = x[np.ix_(rows, columns)][..., c], y[np.ix_(rows, columns)][..., c]
+                ma, mb = (window * a).sum(), (window * b).sum()
+                va, vb = (window * (a - ma) ** 2).sum(), (window * (b - mb) ** 2).sum()
+                both = (window * (a - ma) * (b - mb)).sum()
+                sums.append((2 * ma * mb + 1e-4) * (2 * both + 9e-4) / ((ma**2 + mb**2 + 1e-4) * (va + vb + 9e-4)))
+    assert ssim(x, y) == pytest.approx(np.mean(sums), rel=1e-6)
+
+
+def _reflect(places, size):
+    places = np.where(places < 0, -1 - places, places)
+    return np.where(places >= size, 2 * size - 1 - places, places)
