@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _PERIOD = 60.0  # seconds
 
 
+@runtime_checkable
 class Counted(Protocol[T_co]):
     """Things to go through, whose number is known."""
 
