@@ -14,7 +14,7 @@ from gbplearn.denoising.denoiser import GBPDenoiser, in_tiles
 from gbplearn.denoising.pictures import open_frames
 from gbplearn.image_scores import psnr, ssim
 
-HEIGHT, WIDTH = 20, 24
+HEIGHT, WIDTH = 24, 32
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def noisy(clean):
 def quick(monkeypatch):
     """Cleans by a median, which is not what is tested."""
 
-    def median(frame, seen=None):
+    def median(frame, seen=None, beside=None):
         padded = np.pad(frame, ((1, 1), (1, 1), (0, 0)), mode="edge")
         height, width = frame.shape[:2]
         windows = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
@@ -105,7 +105,7 @@ def test_arrays_that_are_no_images(noisy, quick):
     ):
         with pytest.raises(ValueError, match=words):
             GBPDenoiser().fit_transform(x)
-    with pytest.raises(ValueError, match="model must be one of best, pairwise"):
+    with pytest.raises(ValueError, match="model must be one of best, best-video, pairwise"):
         GBPDenoiser("median").fit_transform(noisy)
     for mask, words in ((np.zeros((3, 3), bool), "mask must be"), (np.ones((HEIGHT, WIDTH), bool), "all pixels")):
         with pytest.raises(ValueError, match=words):
@@ -121,6 +121,17 @@ def test_the_paper_s_networks_learn_from_frame_to_frame(noisy, monkeypatch):
     one = GBPDenoiser("single-layer").fit_transform(noisy)
     np.testing.assert_array_equal(two[0], one)
     assert (two[1] != two[0]).any()  # it has learnt in between
+
+
+def test_frames_beside_help_where_things_move(monkeypatch):
+    """Texture that no neighbour foretells, but the frame before does."""
+    rng = np.random.default_rng(6)
+    wide = np.kron(rng.uniform(0.3, 0.7, (4, 10)), np.ones((6, 6))) + 0.05 * rng.standard_normal((HEIGHT, 60))
+    clean = np.stack([wide[:, 2 * i : 2 * i + WIDTH] for i in range(3)])[..., None] * [1.0, 0.9, 0.8]
+    noisy, mask = corrupt(np.clip(clean, 0, 1), 0.1, seed=2)
+    alone, beside = (GBPDenoiser(model).fit_transform(noisy) for model in ("best", "best-video"))
+    assert psnr(beside[1][mask[1]], clean[1][mask[1]]) > psnr(alone[1][mask[1]], clean[1][mask[1]]) + 3
+    np.testing.assert_array_equal(GBPDenoiser("best-video").fit_transform(noisy[0]), alone[0])  # nothing beside it
 
 
 def test_large_frames_in_tiles(quick):
@@ -179,15 +190,15 @@ def test_bad_files_are_refused_in_a_line_and_nothing_is_written(clean, tmp_path,
         ((tmp_path / "gone.png", out), "gone.png: there is no such file"),
         ((tmp_path / "small.png", out), "at least 3 x 3 pixels"),
         ((none, tmp_path / "o"), "none holds no images"),
-        ((sizes, tmp_path / "o"), "frame 1 is 24 x 18, those before are 24 x 20"),
-        ((sizes, tmp_path / "o.mp4"), "frame 1 is 24 x 18, those before are 24 x 20"),
+        ((sizes, tmp_path / "o"), "frame 1 is 32 x 22, those before are 32 x 24"),
+        ((sizes, tmp_path / "o.mp4"), "frame 1 is 32 x 22, those before are 32 x 24"),
         ((sizes, out), "2 frames do not fit into an image"),
         ((sizes, tmp_path / "there"), "there is there already"),
         ((a, tmp_path / "out.xyz"), "an image ends with"),
         ((a, tmp_path / "nowhere" / "out.png"), "nowhere: there is no such folder"),
-        ((a, out, "--clean", tmp_path / "other.png"), "the clean frames are 24 x 9"),
+        ((a, out, "--clean", tmp_path / "other.png"), "the clean frames are 32 x 9"),
         ((a, out, "--clean", sizes), "holds 2 frames"),
-        ((a, out, "--mask", tmp_path / "other.png"), "other.png is 24 x 9"),
+        ((a, out, "--mask", tmp_path / "other.png"), "other.png is 32 x 9"),
         ((a, out, "--noise-map", tmp_path / "nowhere" / "map.png"), "nowhere: there is no such folder"),
     ):
         assert complaint in refused(capsys, *words)
@@ -195,7 +206,7 @@ def test_bad_files_are_refused_in_a_line_and_nothing_is_written(clean, tmp_path,
 
 
 def test_an_interruption_leaves_nothing_behind(clean, tmp_path, monkeypatch, capsys):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(denoiser, "denoise_best", stop)

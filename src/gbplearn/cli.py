@@ -159,8 +159,9 @@ class Denoise:
     """An image, a folder of images, or a video (mp4, gif, avi, ...)."""
     output: tyro.conf.Positional[Path]
     """An image for an image; else a folder to be made, or a video. What is there already is replaced (no folder)."""
-    model: Literal["best", "pairwise", "single-layer", "five-layer"] = "best"
-    """Hand-made factors with a switch for every pixel; or the paper's networks, which take minutes a frame."""
+    model: Literal["best", "best-video", "pairwise", "single-layer", "five-layer"] = "best"
+    """Hand-made factors with a switch for every pixel; the same beside the frames before and after; or the paper's
+    networks, which take longer."""
     clean: Path | None = None
     """The truth: prints PSNR and SSIM."""
     mask: Path | None = None

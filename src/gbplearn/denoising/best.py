@@ -13,13 +13,22 @@ is intact, and how much its observation counts; then messages go on. Three thing
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from ..inference import Result, infer
+from ..inference import Result, Status, infer
 from .smooth_graph import smooth_graph
-from .switches import Cavity, deviations, local_scale, probability_intact, shape_of, weight_of
+from .switches import (
+    Cavity,
+    deviations,
+    local_scale,
+    local_variance,
+    probability_intact,
+    shape_of,
+    weight_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +68,34 @@ class Denoised(NamedTuple):
 # intact pixels are far surer in any case, and how far neighbours can be trusted is judged place by place.
 _SCALE, _SMALLEST = 0.2, 1e-3
 _SHARES = (1e-4, 0.6)
+_FLOOR = 0.003  # no other frame is nearer
 _MOST, _AT_REST = 300, 0.01
 
 
-def denoise_best(image: np.ndarray, seen: np.ndarray | None = None, settings: Settings | None = None) -> Denoised:
+class Beside(NamedTuple):
+    """Another image of the same: a frame before or after, moved to where things are now.
+
+    - `image`: numbers in [0, 1], `(height, width, channels)`.
+    - `trust`: how much it counts at each pixel `(height, width)`, from 0, where nothing is known, to 1.
+    """
+
+    image: np.ndarray
+    trust: np.ndarray
+
+
+def denoise_best(
+    image: np.ndarray,
+    seen: np.ndarray | None = None,
+    settings: Settings | None = None,
+    beside: Mapping[str, Beside] | None = None,
+) -> Denoised:
     """Clean an image.
 
     **Arguments:**
 
     - `image`: numbers in [0, 1], `(height, width, channels)`.
     - `seen`: False for pixels `(height, width)` that are missing.
+    - `beside`: images of the same, by name; how far each is right is judged place by place, from the intact pixels.
     """
     how = Settings() if settings is None else settings
     image = np.asarray(image, float)
@@ -83,10 +110,13 @@ def denoise_best(image: np.ndarray, seen: np.ndarray | None = None, settings: Se
         observed = image @ axes
         given = observed, weight, np.full(channels, 0.5) @ axes
         values, weights, middle = (a.astype(np.float32) for a in given)
-        graph = smooth_graph(values, weights, how.sigma, scale, middle)
+        others = {} if intact is None else _known_beside(beside or {}, observed, axes, intact, around)
+        graph = smooth_graph(values, weights, how.sigma, scale, middle, others)
         last = number == how.rounds - 1  # of which the holes that are left may take long to close
         most, at_rest = (_MOST, _AT_REST) if last else (how.iterations, 0.0)
-        result = infer(graph, init=result, iterations=most, tolerance=at_rest, guard=last, throw=False)
+        result = infer(graph, init=result, iterations=most, tolerance=at_rest, guard=False, throw=False)
+        if last and result.status != Status.CONVERGED:  # rare, and the guard is another program to compile
+            result = infer(graph, iterations=_MOST, tolerance=at_rest, throw=False)
         mean, cavity = _beliefs(result, observed, weight, how.sigma)
         if last:
             break
@@ -110,6 +140,22 @@ def denoise_best(image: np.ndarray, seen: np.ndarray | None = None, settings: Se
     variance = 1 / (weight / how.sigma**2 + 1 / (cavity.variance * around[..., None]))
     std = np.sqrt(np.einsum("ijk,ck->ijc", variance, axes**2))
     return Denoised(mean @ axes.T, std, 1 - intact)
+
+
+def _known_beside(
+    beside: Mapping[str, Beside], observed: np.ndarray, axes: np.ndarray, intact: np.ndarray, around: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Values and precisions of other images: as wrong as they are where intact pixels tell.
+
+    Precisions are in units of the smoothness, which is `around` times less sure than it says.
+    """
+    known = {}
+    for name, other in beside.items():
+        moved = other.image @ axes
+        variance = local_variance(observed - moved, intact * other.trust) + _FLOOR**2
+        precision = (other.trust * around)[..., None] / variance
+        known[name] = moved.astype(np.float32), precision.astype(np.float32)
+    return known
 
 
 def _within(scale: np.ndarray) -> np.ndarray:

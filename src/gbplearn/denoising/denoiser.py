@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..learner import Learner
 from ..report.progress import progress
-from .best import Denoised, denoise_best
-from .layered import PAPER
+from .best import Beside, Denoised, denoise_best
+from .layered import PAPER, LayeredModel
 from .smooth_graph import LEAST
 
 # Frames that are larger are cleaned in tiles of this size, which overlap by this margin on every side.
@@ -22,7 +22,10 @@ LAYERED = {
     "single-layer": PAPER["one layer, continual"],
     "five-layer": PAPER["five layers, continual"],
 }
-MODELS = ("best", *LAYERED)
+MODELS = ("best", "best-video", *LAYERED)
+
+
+Given = tuple[np.ndarray, np.ndarray | None]  # a frame, and which of its pixels are not missing
 
 
 class GBPDenoiser:
@@ -34,11 +37,12 @@ class GBPDenoiser:
 
     **Arguments:**
 
-    - `model`: "best", hand-made factors with a switch for every pixel, frame by frame; or one of the paper's networks,
-        "pairwise", "single-layer", "five-layer", the last two of which learn filters from frame to frame.
+    - `model`: "best", hand-made factors with a switch for every pixel, frame by frame; "best-video", with factors to
+        the frames before and after; or one of the paper's networks, "pairwise", "single-layer", "five-layer", the last
+        two of which learn filters from frame to frame.
 
     After `fit_transform`: `std_` (standard deviations, of the shape of the input) and `corrupt_` (the probability that
-    a pixel held nonsense, without the channels; of "best" only).
+    a pixel held nonsense, without the channels; of "best" and "best-video" only).
     """
 
     def __init__(self, model: str = "best"):
@@ -67,39 +71,78 @@ class GBPDenoiser:
 
     def frames(self, frames: Iterable[np.ndarray], holes: np.ndarray | None = None) -> Iterator[Denoised]:
         """Frame after frame `(height, width, channels)` of numbers in [0, 1], what is believed of each."""
-        learner: Learner | None = None
-        for number, frame in enumerate(frames):
-            seen = None if holes is None else ~holes[min(number, len(holes) - 1)]
-            if self.model == "best":
-                yield in_tiles(frame, seen)
-                continue
-            if learner is None:
-                learner = LAYERED[self.model].learner(frame.shape)
-            yield _learnt(learner, frame, seen)
+        given = ((f, None if holes is None else ~holes[min(i, len(holes) - 1)]) for i, f in enumerate(frames))
+        if self.model == "best":
+            yield from (in_tiles(frame, seen) for frame, seen in given)
+        elif self.model == "best-video":
+            yield from _with_neighbours(given)
+        else:
+            yield from _learnt(LAYERED[self.model], given)
 
 
-def _learnt(learner: Learner, frame: np.ndarray, seen: np.ndarray | None) -> Denoised:
-    observed = None if seen is None else np.broadcast_to(seen[..., None], frame.shape)[None]
-    report = learner.update(frame[None], x_observed=observed, want="input")
-    unknown = np.full(frame.shape[:2], np.nan)
-    if report.belief is None:  # it did not work out, and nothing was learnt
-        return Denoised(frame, np.full(frame.shape, np.nan), unknown)
-    return Denoised(np.asarray(report.belief.mean[0]), np.asarray(report.belief.std[0]), unknown)
+def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
+    learner: Learner | None = None
+    for frame, seen in given:
+        if learner is None:
+            learner = model.learner(frame.shape)
+        observed = None if seen is None else np.broadcast_to(seen[..., None], frame.shape)[None]
+        report = learner.update(frame[None], x_observed=observed, want="input")
+        unknown = np.full(frame.shape[:2], np.nan)
+        if report.belief is None:  # it did not work out, and nothing was learnt
+            yield Denoised(frame, np.full(frame.shape, np.nan), unknown)
+        else:
+            yield Denoised(np.asarray(report.belief.mean[0]), np.asarray(report.belief.std[0]), unknown)
 
 
-def in_tiles(frame: np.ndarray, seen: np.ndarray | None = None, tile: int = TILE, margin: int = MARGIN) -> Denoised:
+def _with_neighbours(given: Iterable[Given]) -> Iterator[Denoised]:
+    """Each frame alone first, then again beside the one before, as it was found, and the next, alone."""
+    before: Denoised | None = None
+    now: tuple[Given, Denoised] | None = None
+    for frame, seen in given:
+        after = in_tiles(frame, seen)
+        if now is not None:
+            before = _beside(*now, before, after)
+            yield before
+        now = (frame, seen), after
+    if now is not None:
+        yield _beside(*now, before, None)
+
+
+def _beside(given: Given, alone: Denoised, before: Denoised | None, after: Denoised | None) -> Denoised:
+    from .flow import moved_to
+
+    if before is None and after is None:
+        return alone
+    # The first and the last frame have one that is not there, which counts for nothing: so that there is one program.
+    others = {
+        name: Beside(alone.mean, np.zeros(alone.corrupt.shape))
+        if other is None
+        else moved_to(alone.mean, other.mean, 1 - other.corrupt)
+        for name, other in (("previous", before), ("next", after))
+    }
+    return in_tiles(*given, others)
+
+
+def in_tiles(
+    frame: np.ndarray,
+    seen: np.ndarray | None = None,
+    beside: Mapping[str, Beside] | None = None,
+    tile: int = TILE,
+    margin: int = MARGIN,
+) -> Denoised:
     """`denoise_best` of a frame of any size: a large one tile by tile, so that memory and programs stay small.
 
     All tiles have one size, and overlap; what is near the border of a tile comes from its neighbour.
     """
     height, width = frame.shape[:2]
     if max(height, width) <= tile + 2 * margin:
-        return denoise_best(frame, seen)
+        return denoise_best(frame, seen, beside=beside)
     whole = Denoised(*(np.zeros(s) for s in (frame.shape, frame.shape, frame.shape[:2])))
     for top, rows in _spans(height, tile, margin):
         for left, columns in _spans(width, tile, margin):
             where = np.s_[top.start : top.stop, left.start : left.stop]
-            part = denoise_best(frame[where], None if seen is None else seen[where])
+            others = {name: Beside(*(a[where] for a in other)) for name, other in (beside or {}).items()}
+            part = denoise_best(frame[where], None if seen is None else seen[where], beside=others)
             inner = _inside(top, rows), _inside(left, columns)
             for into, found in zip(whole, part):
                 into[rows.start : rows.stop, columns.start : columns.stop] = found[inner]

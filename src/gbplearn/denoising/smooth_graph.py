@@ -4,12 +4,15 @@
     smoothness   (Laplacian of x)_i ~ N(0, scale)      inside, one scale a channel
                  (second difference along the border)_i ~ N(0, scale)
 
+    beside       x_i ~ N(v_i, 1 / precision_i)         such as the same place in the frame before
     prior        x_i ~ N(middle, 30²), so that every belief is proper
 
 With some pixels observed exactly and others not at all, the means of the others are those of biharmonic inpainting.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -28,7 +31,12 @@ _SECOND = (1.0, -2.0, 1.0)
 
 
 def smooth_graph(
-    image: np.ndarray, weight: np.ndarray, sigma: float, scale: np.ndarray, middle: np.ndarray
+    image: np.ndarray,
+    weight: np.ndarray,
+    sigma: float,
+    scale: np.ndarray,
+    middle: np.ndarray,
+    beside: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> FactorGraph:
     """The graph of one image, its variable is "image".
 
@@ -38,6 +46,7 @@ def smooth_graph(
     - `weight`: of the observations, of that shape; 0 where nothing is known.
     - `sigma`: standard deviation of an observation of weight 1.
     - `scale`: variance of the Laplacian, a number for each channel; `middle`: what a pixel is about, likewise.
+    - `beside`: what else is known, by name: values and their precisions, of the shape of the image.
     """
     height, width, channels = image.shape
     if min(height, width) < LEAST:
@@ -45,6 +54,8 @@ def smooth_graph(
     graph = FactorGraph()
     x = graph.variable("image", image.shape, prior=Gaussian.from_moments(mean=middle, std=_WIDE))
     graph.add(Factor(UnaryKind(), (x,), y=image, sigma=sigma, weight=weight, linear=True, name="pixels"))
+    for name, (values, precision) in (beside or {}).items():
+        graph.add(Factor(UnaryKind(), (x,), y=values, sigma=1.0, weight=precision, linear=True, name=name))
     kinds = {"inside": StencilKind(_CROSS, _LAPLACIAN)}
     for name, row in (("top", 0), ("bottom", height - 1)):
         kinds[name] = StencilKind(tuple((row, along, 0) for along in range(3)), _SECOND, grid=(1, width - 2, channels))

@@ -52,6 +52,15 @@ def local_scale(deviation: np.ndarray, intact: np.ndarray | None) -> np.ndarray:
     return np.maximum(total, 0) / np.maximum(weight, 1e-9) + 1e-6
 
 
+def local_variance(difference: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Mean square of differences `(height, width, channels)` around each pixel, weighted `(height, width)`."""
+    total = [gaussian_filter(weight * d**2, _WIDTH, mode="constant") for d in np.moveaxis(difference, -1, 0)]
+    own = _OWN * weight
+    around = np.maximum(gaussian_filter(weight, _WIDTH, mode="constant") - own, 1e-9)
+    others = np.stack(total, -1) - own[..., None] * difference**2
+    return np.maximum(others, 0) / around[..., None]
+
+
 def probability_intact(
     observed: np.ndarray, cavity: Cavity, sigma: float, scale: np.ndarray, share: float, tail: float
 ) -> np.ndarray:
