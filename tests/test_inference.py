@@ -285,6 +285,21 @@ def test_large_graphs_are_looked_at_now_and_then_and_end_the_same(options, monke
     np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
 
 
+def test_large_graphs_in_random_order_end_the_same(monkeypatch):
+    """The same draws, without a look in between; a look asks every group, and changes nothing."""
+    graph, mean, std = chain(seed=3)
+    how = {"damping": 0.4, "schedule": gbp.RandomLayers(), "seed": 5}
+    small = gbp.infer(graph, iterations=23, tolerance=0.0, **how)
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    large = gbp.infer(graph, iterations=23, tolerance=0.0, **how)
+    np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
+    assert len(set(large.trace.residual)) == 4
+    later = gbp.infer(graph, tolerance=1e-4, **how)
+    assert later.status is gbp.Status.CONVERGED
+    np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
+
+
 def test_the_residual_is_the_undamped_change_of_the_beliefs():
     """By hand: a prior N(0, 1) and two measurements of 3 with variance 1, visited in turn, each first message whole."""
     graph = gbp.FactorGraph()

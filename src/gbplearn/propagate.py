@@ -65,9 +65,7 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
 
     def picked(_, carry: tuple[State, Latest]) -> tuple[State, Latest]:
         state, latest = carry
-        key, draw = jax.random.split(state.key)
-        state = eqx.tree_at(lambda s: s.key, state, key)
-        chosen = options.schedule.pick(draw, latest.priority[jnp.asarray(active)])
+        state, chosen = _pick(state, options, latest.priority[jnp.asarray(active)])
         return lax.switch(chosen, [partial(seen, g=g) for g in active], state, latest)
 
     state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
@@ -76,6 +74,12 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
     learnt = jnp.asarray([any(n in problem.parameters for n in g.variables) for g in problem.groups])
     settling = jnp.where(learnt, jnp.maximum(latest.settling, waiting), latest.settling)
     return state, latest._replace(residual=jnp.maximum(latest.residual, waiting), settling=settling)
+
+
+def _pick(state: State, options: Options, priority: Array) -> tuple[State, Array]:
+    """The next group, as a number into the active ones."""
+    key, draw = jax.random.split(state.key)
+    return eqx.tree_at(lambda s: s.key, state, key), options.schedule.pick(draw, priority)
 
 
 class Enough(NamedTuple):
@@ -119,22 +123,36 @@ run_in_place = partial(jax.jit, donate_argnums=(1,))(_run)
 
 @partial(jax.jit, donate_argnums=(1,))
 def _sweep_in_place(problem: Problem, state: State, options: Options, count: Array) -> State:
-    """So many iterations of a large graph in a fixed order, without a look."""
-    problem, order = problem.with_known(), fixed_order(problem, options)
-    assert order is not None
+    """So many iterations of a large graph, without a look."""
+    problem = problem.with_known()
+    return lax.fori_loop(0, count, lambda _, state: _unseen(problem, state, options), state)
 
-    def sweep(_, state: State) -> State:
+
+def _unseen(problem: Problem, state: State, options: Options) -> State:
+    """One iteration without a look: in a fixed order, or one that is drawn blindly."""
+    order, active = fixed_order(problem, options), problem.active()
+    if order is not None:
         for g in order:
-            if jax.default_backend() != "cpu" or kernel_for(problem, options, g) is not None:
-                state = visit(problem, state, options, g)[0]
-                continue
-            # A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is
-            # compute the messages of one visit again and again in the next.
-            once = jnp.where(state.visits[g] >= 0, 1, 2)
-            state = lax.fori_loop(0, once, lambda _, s, g=g: visit(problem, s, options, g)[0], state)
+            state = _visit_apart(problem, state, options, g)
         return state
 
-    return lax.fori_loop(0, count, sweep, state)
+    def drawn(_, state: State) -> State:
+        state, chosen = _pick(state, options, jnp.zeros(len(active)))
+        return lax.switch(chosen, [lambda s, g=g: _visit_apart(problem, s, options, g) for g in active], state)
+
+    return lax.fori_loop(0, len(active), drawn, state)
+
+
+def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:
+    """A visit that is compiled apart from others.
+
+    A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is compute the
+    messages of one visit again and again in the next.
+    """
+    if jax.default_backend() != "cpu" or kernel_for(problem, options, g) is not None:
+        return visit(problem, state, options, g)[0]
+    once = jnp.where(state.visits[g] >= 0, 1, 2)
+    return lax.fori_loop(0, once, lambda _, s: visit(problem, s, options, g)[0], state)
 
 
 @partial(lean_jit, donate=1)
@@ -143,7 +161,14 @@ def _look_in_place(problem: Problem, state: State, options: Options, latest: Lat
 
     A program of its own: in large graphs that is not done every time.
     """
-    return iterate(problem.with_known(), state, dataclasses.replace(options, relinearise=1), latest)
+    problem, options = problem.with_known(), dataclasses.replace(options, relinearise=1)
+    if fixed_order(problem, options) is not None:
+        return iterate(problem, state, options, latest)
+    # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
+    state = _unseen(problem, state, options)
+    for g in problem.active():
+        latest = look(problem, options, Visited(state, *visit(problem, state, options, g, looking=True)), latest, g)
+    return state, latest
 
 
 def _programs() -> int:
@@ -159,7 +184,7 @@ def advance(
     **Returns:** state, what was seen last, and the same for each iteration (NumPy). Where nobody looked, it is what
     was seen next.
     """
-    if not is_large(problem) or fixed_order(problem, options) is None:
+    if not is_large(problem) or (fixed_order(problem, options) is None and not options.schedule.blind):
         numbers = Enough(*(jnp.asarray(x, latest.residual.dtype) for x in enough))
         state, latest, trace, count = run_in_place(problem, state, options, latest, jnp.asarray(limit), numbers)
         return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,8 @@ _ACTIVATIONS = 0.5
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
     """The order of visits in one iteration. A schedule either fixes the order, or picks group after group."""
+
+    blind: ClassVar[bool] = False  # whether it picks without a look at priorities
 
     @abc.abstractmethod
     def order(self, names: tuple[str, ...]) -> tuple[int, ...] | None:
@@ -51,6 +54,8 @@ class Sweep(Schedule):
 @dataclasses.dataclass(frozen=True)
 class RandomLayers(Schedule):
     """Asynchronous: each visit draws a group uniformly with replacement, L visits an iteration."""
+
+    blind: ClassVar[bool] = True
 
     def order(self, names: tuple[str, ...]) -> None:
         """Drawn during inference."""
