@@ -123,15 +123,25 @@ def test_the_paper_s_networks_learn_from_frame_to_frame(noisy, monkeypatch):
     assert (two[1] != two[0]).any()  # it has learnt in between
 
 
-def test_frames_beside_help_where_things_move(monkeypatch):
-    """Texture that no neighbour foretells, but the frame before does."""
+def moving(tones):
+    """Texture that no neighbour foretells, but the frame before does; clean, noisy, and where."""
     rng = np.random.default_rng(6)
     wide = np.kron(rng.uniform(0.3, 0.7, (4, 10)), np.ones((6, 6))) + 0.05 * rng.standard_normal((HEIGHT, 60))
-    clean = np.stack([wide[:, 2 * i : 2 * i + WIDTH] for i in range(3)])[..., None] * [1.0, 0.9, 0.8]
-    noisy, mask = corrupt(np.clip(clean, 0, 1), 0.1, seed=2)
+    clean = np.clip(np.stack([wide[:, 2 * i : 2 * i + WIDTH] for i in range(3)])[..., None] * tones, 0, 1)
+    return clean, *corrupt(clean, 0.1, seed=2)
+
+
+def test_frames_beside_help_where_things_move():
+    clean, noisy, mask = moving([1.0, 0.9, 0.8])
     alone, beside = (GBPDenoiser(model).fit_transform(noisy) for model in ("best", "best-video"))
     assert psnr(beside[1][mask[1]], clean[1][mask[1]]) > psnr(alone[1][mask[1]], clean[1][mask[1]]) + 3
     np.testing.assert_array_equal(GBPDenoiser("best-video").fit_transform(noisy[0]), alone[0])  # nothing beside it
+
+
+@pytest.mark.slow
+def test_grey_frames_beside():
+    clean, noisy, _ = moving([1.0])
+    assert psnr(GBPDenoiser("best-video").fit_transform(noisy)[1], clean[1]) > psnr(noisy[1], clean[1]) + 3
 
 
 def test_large_frames_in_tiles(quick):

@@ -120,6 +120,8 @@ def denoise_best(
         mean, cavity = _beliefs(result, observed, weight, how.sigma)
         if last:
             break
+        if intact is None and beside:
+            result = None  # from now on there are more factors
         if intact is None and how.colours and channels > 1:
             # In the new axes messages begin anew.
             residuals = (observed - cavity.mean)[there] / np.sqrt(cavity.variance[there])
