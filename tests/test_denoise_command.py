@@ -131,6 +131,7 @@ def moving(tones):
     return clean, *corrupt(clean, 0.1, seed=2)
 
 
+@pytest.mark.slow
 def test_frames_beside_help_where_things_move():
     clean, noisy, mask = moving([1.0, 0.9, 0.8])
     alone, beside = (GBPDenoiser(model).fit_transform(noisy) for model in ("best", "best-video"))
