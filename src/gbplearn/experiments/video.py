@@ -31,8 +31,9 @@ SHOWN = 5  # the frame that the paper shows
 
 
 # What becomes of the filters with more or less of what was learnt before.
+_ONE = PAPER["one layer, continual"]
 ALPHAS = {
-    **{f"one layer, alpha {a:g}": dataclasses.replace(PAPER["one layer, continual"], alpha=a) for a in (0.0, 0.25, 0.75)},
+    **{f"one layer, alpha {a:g}": dataclasses.replace(_ONE, alpha=a) for a in (0.0, 0.25, 0.75)},
     "five layers, alpha 0.5": dataclasses.replace(PAPER["five layers, continual"], alpha=0.5),
 }
 METHODS = {**PAPER, **ALPHAS}
