@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,7 +16,9 @@ from gbplearn.experiments import video
 from gbplearn.experiments.experiment import run
 from gbplearn.experiments.video import METHODS, PAPER, Video
 from gbplearn.image_scores import psnr
+from gbplearn.layers.layer import Parameter
 from gbplearn.models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
+from gbplearn.starting import random_starts
 
 FRAMES, SIZE = 3, (16, 20)
 
@@ -164,6 +167,42 @@ def test_the_experiment_goes_on_where_it_was_stopped(bear, tmp_path, monkeypatch
         assert again.metrics[name] == metrics[name]
     held = json.loads((tmp_path / "parts" / "seed-0-one-layer-continual.json").read_text())
     assert len(held["frames"]["psnr"]) == FRAMES
+
+    # What was run for fewer frames is a beginning, what was run for more will do.
+    (tmp_path / "begun").mkdir()
+    few = dataclasses.replace(experiment, frames=2)
+    begun = few.resume_seed(0, tmp_path / "begun")
+    assert not begun.before
+    assert (
+        experiment.resume_seed(0, tmp_path / "begun").metrics["PSNR, all frames/pairwise"]
+        == (metrics["PSNR, all frames/pairwise"])
+    )
+    enough = few.resume_seed(0, tmp_path / "begun")
+    assert enough.before
+    assert enough.metrics["PSNR, all frames/pairwise"] == begun.metrics["PSNR, all frames/pairwise"]
+
+
+def test_filters_with_prior_means_of_zero_need_a_random_start(bear):
+    """All means zero, no message to a filter or an output has a mean: `J = 0` in either direction."""
+    x = load_bear(bear)[:1] / 255
+    plain = gbp.ConvTranspose2D(2, kernel=3, sigma=0.1, weight_prior=0.1, weight_init=0.0, prior=0.5)
+    learnt = {}
+    for name, more in (("zero", {}), ("started", {"weight_start": 0.1, "output_start": 0.1})):
+        net = gbp.Sequential(gbp.GaussianObservation(0.2), dataclasses.replace(plain, **more))
+        learnt[name] = net.learn(x, iterations=100, damping=0.8)["conv_transpose/weight"].mean
+    np.testing.assert_array_equal(learnt["zero"], 0)
+    assert np.abs(learnt["started"]).max() > 0.01
+
+
+def test_what_is_known_of_filters_is_where_they_start():
+    parameters = {"w": Parameter((200, 50), 0.1, 0.0, start=0.3), "d": Parameter((3,), 0.1, 0.0)}
+    prior = {n: gbp.Gaussian.from_moments(mean=jnp.ones(p.shape), std=p.prior) for n, p in parameters.items()}
+    first = random_starts(parameters, prior, seed=1)
+    assert set(first) == {"w"}
+    assert np.std(first["w"]) == pytest.approx(0.3, rel=0.05)
+    assert np.mean(first["w"]) == pytest.approx(1, abs=0.02)
+    known = {**prior, "w": gbp.Gaussian.from_moments(mean=prior["w"].mean, std=0.09)}
+    np.testing.assert_allclose(random_starts(parameters, known, seed=1)["w"], 1, rtol=1e-6)
 
 
 def test_what_is_no_method_and_too_many_frames():

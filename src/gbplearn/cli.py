@@ -77,6 +77,7 @@ class RunExperiment:
             "iterations",
             "stability",
             "video",
+            "video-alpha",
         ]
     ]
     """Which experiment."""
@@ -93,7 +94,7 @@ class RunExperiment:
     examples: int | None = None
     """Of mnist, fashion-mnist, cifar10, async, iterations, stability: how many training images."""
     frames: int | None = None
-    """Of video: the first so many."""
+    """Of video, video-alpha: the first so many."""
 
     def run(self) -> None:
         """Run it."""

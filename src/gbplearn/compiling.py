@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import Array, lax
 from jax.core import Tracer
 
 from .files import cache_folder
@@ -51,6 +53,20 @@ def _lean_options() -> dict[str, bool] | None:
     except Exception:  # of whatever kind: it is an option of the compiler, and may go
         return None
     return _LEAN
+
+
+def one_round(fn: Callable[[Any], Any], carry: Any, often: Array) -> Any:
+    """`fn(carry)` as a loop of one round, which the compiler cannot know: compiled apart from what stands around it.
+
+    What goes in and comes out lies in memory. Else XLA:CPU would fuse it with its neighbours, that is compute what one
+    step gives again and again in the next. (It takes `lax.optimization_barrier` away before it fuses.)
+
+    **Arguments:**
+
+    - `carry`: of the shapes that `fn` returns.
+    - `often`: False, but known only when it runs.
+    """
+    return lax.fori_loop(0, jnp.where(often, 2, 1), lambda _, c: fn(c), carry)
 
 
 @functools.cache

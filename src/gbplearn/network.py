@@ -24,7 +24,7 @@ from .memory import network_memory
 from .network_table import table
 from .noise import LearnNoise
 from .sites import INPUT, place_layers
-from .starting import first_values, known_beliefs
+from .starting import first_values, known_beliefs, random_outputs, random_starts
 
 
 class Sequential:
@@ -218,7 +218,7 @@ class Sequential:
         - `noise`: standard deviations to use for observations that learn their own, by layer; or how to learn them.
         - `inputs`: `{"input_sigma": ...}` for noisy inputs, `{"input_prior": ...}` for pixels that are not observed,
             `{"factors": fn}` for the user's own factors; see `gbp.Learner`.
-        - `seed`: of the random prior means.
+        - `seed`: of random prior means and starts.
         """
         if parameters not in ("learnt", "fixed", "random"):
             raise ValueError(f"parameters must be 'learnt', 'fixed' or 'random', got {parameters!r}")
@@ -228,8 +228,10 @@ class Sequential:
         if len(priors) < len(self._parameters(shape)):
             priors = {**self.priors(shape, seed=seed), **priors}
         outputs = {n: (batch.size, *s) for n, s in self.shapes(shape).items() if n != INPUT}
-        first = first_values(start or {}, priors, outputs)
+        first = random_starts(self._parameters(shape), priors, seed) if parameters == "learnt" else {}
+        first |= first_values(start or {}, priors, outputs)
         activations = self.forward(batch.x, {n: first.get(n, p.mean) for n, p in priors.items()})
+        activations |= random_outputs(self.sites, outputs, seed)
         activations |= {n: a for n, a in first.items() if n in outputs}
         plan = Plan(
             self.sites,

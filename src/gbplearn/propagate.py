@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .compiling import lean_jit, release_memory
+from .compiling import lean_jit, one_round, release_memory
 from .look import Latest, Visited, look, news
 from .native.visits import kernel_for
 from .options import Options
@@ -144,15 +144,10 @@ def _unseen(problem: Problem, state: State, options: Options) -> State:
 
 
 def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:
-    """A visit that is compiled apart from others.
-
-    A loop of one round, which nobody can know: else XLA:CPU would fuse the visits into one another, that is compute the
-    messages of one visit again and again in the next.
-    """
+    """A visit that is compiled apart from others."""
     if jax.default_backend() != "cpu" or kernel_for(problem, options, g) is not None:
         return visit(problem, state, options, g)[0]
-    once = jnp.where(state.visits[g] >= 0, 1, 2)
-    return lax.fori_loop(0, once, lambda _, s: visit(problem, s, options, g)[0], state)
+    return one_round(lambda s: visit(problem, s, options, g)[0], state, state.visits[g] < 0)
 
 
 @partial(lean_jit, donate=1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .evidence import as_numbers
@@ -13,6 +14,7 @@ from .gaussian import Gaussian, Numbers
 from .inference import Result
 from .layers.layer import Parameter
 from .measurement import Shape
+from .sites import Site
 
 
 def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any] | None) -> dict[str, Gaussian]:
@@ -54,3 +56,28 @@ def first_values(
         else:
             raise ValueError(f"start: the network has no parameter or activation '{name}'")
     return out
+
+
+def random_starts(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Gaussian], seed: int) -> dict[str, Array]:
+    """Where parameters that have a `start` are linearised first: at random, if nothing is known but their prior.
+
+    Else at their means, given all the same: so that it is one program.
+    """
+    out = {}
+    for i, (name, p) in enumerate(parameters.items()):
+        if p.start:
+            unknown = np.allclose(beliefs[name].std, p.prior, rtol=1e-4)
+            out[name] = beliefs[name].mean + jnp.asarray(
+                unknown * _draw(p.start, p.shape, seed, i), beliefs[name].dtype
+            )
+    return out
+
+
+def random_outputs(sites: Sequence[Site], outputs: Mapping[str, Shape], seed: int) -> dict[str, Array]:
+    """Where the outputs of layers with an `output_start` are linearised first."""
+    drawn = [(i, s.variable, getattr(s.layer, "output_start", 0.0)) for i, s in enumerate(sites)]
+    return {name: jnp.asarray(_draw(std, outputs[name], seed, -1 - i)) for i, name, std in drawn if std}
+
+
+def _draw(std: float, shape: Shape, seed: int, place: int) -> np.ndarray:
+    return std * np.random.default_rng([seed, abs(place), 1 + (place < 0)]).standard_normal(shape)

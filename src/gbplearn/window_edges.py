@@ -43,12 +43,13 @@ class Windows:
         """The places of a window, row by row."""
         return [(u, v) for u in range(self.kernel[0]) for v in range(self.kernel[1])]
 
-    def moved_apart(self, x: Array) -> Array:
-        """The image with its gaps and margins, which are 0."""
+    def moved_apart(self, x: Array, axis: int = 1) -> Array:
+        """The image with its gaps and margins, which are 0; `axis` is that of its height."""
         spatial = [(b, a, d - 1) for b, a, d in zip(self.before, self.after, self.dilation)]
         if all(c == (0, 0, 0) for c in spatial):
             return x
-        return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spatial, *[(0, 0, 0)] * (x.ndim - 3)])
+        others = [(0, 0, 0)] * (x.ndim - axis - 2)
+        return lax.pad(x, jnp.zeros((), x.dtype), [*[(0, 0, 0)] * axis, *spatial, *others])
 
     def places(self, size: Pair) -> tuple[np.ndarray, np.ndarray]:
         """The rows `(h, taps)` and columns `(w, taps)` of every window, counted with gaps and margins."""
@@ -63,6 +64,17 @@ class Windows:
         ends = [t + (n - 1) * s + 1 for t, n, s in zip(tap, self.count(size), self.stride)]
         stop = [x.shape[0], *ends, *x.shape[3:]]
         return lax.slice(x, start, stop, [1, *self.stride, *[1] * (x.ndim - 3)])
+
+    def transposed(self, size: Pair) -> Windows:
+        """Windows on what comes of the windows, in which each pixel of the image finds those that have seen it.
+
+        Pixel `p` lies at tap `u` of window `i` if `i stride + u = before + p dilation`; and then window `i` lies at tap
+        `kernel - 1 - u` of the window `p` of these.
+        """
+        before = [k - 1 - b for k, b in zip(self.kernel, self.before)]
+        ends = [(n - 1) * d + k - 1 for n, d, k in zip(size, self.dilation, self.kernel)]
+        after = [e - (m - 1) * s - b for e, m, s, b in zip(ends, self.count(size), self.stride, before)]
+        return Windows(self.kernel, self.dilation, self.stride, (before[0], before[1]), (after[0], after[1]))
 
     def put(self, e: Array, tap: Pair, size: Pair) -> Array:
         """The transpose of `take`."""

@@ -10,7 +10,7 @@ import numpy as np
 from ..learner import Learner
 from ..report.progress import progress
 from .best import Beside, Denoised, denoise_best
-from .layered import PAPER, LayeredModel
+from .layered import PAPER, LayeredModel, learn_frame
 from .smooth_graph import LEAST
 
 # Frames that are larger are cleaned in tiles of this size, which overlap by this margin on every side.
@@ -85,13 +85,8 @@ def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
     for frame, seen in given:
         if learner is None:
             learner = model.learner(frame.shape)
-        observed = None if seen is None else np.broadcast_to(seen[..., None], frame.shape)[None]
-        report = learner.update(frame[None], x_observed=observed, want="input")
-        unknown = np.full(frame.shape[:2], np.nan)
-        if report.belief is None:  # it did not work out, and nothing was learnt
-            yield Denoised(frame, np.full(frame.shape, np.nan), unknown)
-        else:
-            yield Denoised(np.asarray(report.belief.mean[0]), np.asarray(report.belief.std[0]), unknown)
+        mean, std, _ = learn_frame(learner, frame, seen)
+        yield Denoised(mean, std, np.full(frame.shape[:2], np.nan))
 
 
 def _with_neighbours(given: Iterable[Given]) -> Iterator[Denoised]:

@@ -19,7 +19,7 @@ from .published import Published
 from .regression import Regression
 from .sample_efficiency import SampleEfficiency
 from .stability import Stability
-from .video import Video
+from .video import Video, VideoAlpha
 from .xor import Xor
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
@@ -37,6 +37,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         Iterations,
         Stability,
         Video,
+        VideoAlpha,
     )
 }
 

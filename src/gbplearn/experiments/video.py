@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from ..checkpoint import load, save
 from ..data.video import FRAMES, corrupt, load_bear
-from ..denoising.layered import PAPER
+from ..denoising.layered import PAPER, learn_frame
 from ..image_scores import psnr
 from ..report.progress import progress
 from ..report.record import Clock, settings_hash
@@ -81,7 +81,12 @@ class Video(InParts):
     def _of(self, method: str) -> dict[str, Any]:
         """All that a method's numbers depend on."""
         how = METHODS[method]
-        return {**how.options(), "share": self.share, "frames": self.frames, "network": repr(how.network())}
+        return {
+            **how.options(),
+            "schedule": repr(how.schedule),
+            "share": self.share,
+            "network": repr(how.network()),
+        }
 
     def _clean(self) -> np.ndarray:
         return (load_bear(self.data_dir, self.frames) / 255).astype(np.float32)
@@ -93,10 +98,15 @@ class Video(InParts):
         before, metrics, curves, costs = True, {}, {}, []
         for method in self.methods:
             parts, name = Parts(folder, self._of(method)), _file(seed, method)
-            before &= parts.has(name)
-            held = parts.get(name, lambda m=method: self._run(m, clean, noisy, masks, seed, folder), "frames", "cost")
-            metrics |= self._numbers(method, held["frames"])
-            curves[method] = held["frames"]["psnr"]
+            # A frame does not depend on how many follow: what was run for more will do, and fewer are a beginning.
+            done = parts.has(name) and len(parts.read(name, "frames", "cost")["frames"]["psnr"]) >= self.frames
+            before &= done
+            if not done:
+                parts.write(name, self._run(method, clean, noisy, masks, seed, folder))
+            held = parts.read(name, "frames", "cost")
+            told = {what: values[: self.frames] for what, values in held["frames"].items()}
+            metrics |= self._numbers(method, told)
+            curves[method] = told["psnr"]
             costs.append(held["cost"])
         kept = {"psnr": curves, "folder": str(folder), "seed": seed}
         return SeedRun(seed, metrics, kept, before=before, cost=total_cost(costs))
@@ -107,7 +117,7 @@ class Video(InParts):
         """Frame after frame; what was reached is in a checkpoint after each."""
         path, clock = folder / f"{_file(seed, method)}.safetensors", Clock()
         learner = METHODS[method].learner(clean.shape[1:], seed)
-        told: dict[str, list[float]] = {"psnr": [], "psnr of corrupt pixels": [], "cpu": [], "refused": []}
+        told: dict[str, list[float]] = {n: [] for n in ("psnr", "psnr of corrupt pixels", "cpu", "refused", "guard")}
         earlier = 0.0
         if path.exists():
             learner = load(path)
@@ -121,13 +131,13 @@ class Video(InParts):
 
         for number in progress(range(len(told["psnr"]), len(noisy)), f"{method}, seed {seed}", tell=tell):
             cpu = time.process_time()
-            report = learner.update(noisy[number : number + 1], want="input")
-            image = noisy[number] if report.belief is None else np.clip(np.asarray(report.belief.mean[0]), 0, 1)
+            image, _, report = learn_frame(learner, noisy[number])
             mask = masks[number]
             told["cpu"].append(time.process_time() - cpu)
             told["psnr"].append(psnr(image, clean[number]))
             told["psnr of corrupt pixels"].append(psnr(image[mask], clean[number][mask]))
-            told["refused"].append(float(report.belief is None))
+            told["refused"].append(float(not report.accepted))
+            told["guard"].append(float(bool(report.guard)))
             if number == min(SHOWN, len(noisy) - 1):
                 write_picture(_picture(folder, seed, method), image)
             seconds = earlier + time.perf_counter() - begin
@@ -148,6 +158,7 @@ class Video(InParts):
             f"PSNR of corrupt pixels, all frames/{method}": float(np.mean(told["psnr of corrupt pixels"])),
             f"CPU seconds a frame/{method}": float(np.median(told["cpu"])),  # the first one compiles
             f"refused frames/{method}": float(np.sum(told["refused"])),
+            f"frames with the guard/{method}": float(np.sum(told["guard"])),
         }
 
     @staticmethod
@@ -170,6 +181,20 @@ class Video(InParts):
             "frame": (draw_pictures(images), f"{words}."),
             "crop": (draw_pictures(images, crop=True), f"{words} for the whole frame; a part of it."),
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoAlpha(Video):
+    """How much of what was learnt is kept from frame to frame: `alpha` of `gbp.Filtering`.
+
+    Does one layer learn the noise, and do five not, as the paper says?
+    """
+
+    methods: tuple[str, ...] = (*ALPHAS, "one layer, continual", "five layers, continual")
+
+    name: ClassVar[str] = "video-alpha"
+    title: ClassVar[str] = "A video with noise: how much is kept"
+    published: ClassVar[dict[str, str]] = {}
 
 
 def _file(seed: int, method: str) -> str:

@@ -22,7 +22,7 @@ from ..measurement import Shape
 from ..view import Variable
 from ..window_edges import Pair, Windows
 from .convolution import ConvolutionLayer, check_image
-from .layer import Parameter
+from .layer import Parameter, check_not_negative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,10 @@ class ConvTranspose2D(ConvolutionLayer):
     - `kernel`: size of a patch.
     - `stride`: pixels from one patch to the next, 1 ... kernel.
     - `activation`, `sigma`, `weight_prior`, `bias_prior`, `weight_init`, `bias_init`, `prior`: as `gbp.Dense`.
+    - `weight_start`: standard deviation of random numbers by which the filters are off from their prior means where
+        they are linearised first, as long as nothing else is known of them: it tells filters apart whose prior means
+        are all zero (`weight_init=0.0`), and does no more.
+    - `output_start`: the same of the outputs, for every batch: their prior means are all zero.
     - `robust`, `robust_over`: as `gbp.Factor`; axes of the inputs `(batch, height, width, channels)`, such as `-1` for
         one switch a pixel.
     - `borders`: "full": all patches lie inside the image, so pixels at the border are painted by fewer; `(height -
@@ -48,11 +52,13 @@ class ConvTranspose2D(ConvolutionLayer):
     """
 
     borders: str = "full"
+    output_start: float = 0.0
     name: str | None = None
     label: ClassVar[str] = "conv_transpose"
 
     def __post_init__(self):
         super().__post_init__()
+        check_not_negative("ConvTranspose2D", output_start=self.output_start)
         if self.borders not in ("full", "valid"):
             raise ValueError(f"ConvTranspose2D: borders must be 'full' or 'valid', got {self.borders!r}")
         if any(s > k for s, k in zip(self.strides, self.kernel_size)):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +27,7 @@ from ..measurement import FactorKind, Layout, MatrixForm, Operator, Shape
 from ..robust import Kernel
 from ..view import Variable
 from ..window_edges import Pair, WindowEdges, Windows
+from . import planar
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import Parameter, Transform, check_not_negative, check_positive, check_robust, check_whole
 from .operators import Identity, Product, Shared
@@ -39,6 +41,8 @@ class Convolution:
 
     def of_image(self, w: Array, x: Array) -> Float[Array, "b h w c"]:
         """With the filters given."""
+        if planar.is_quick(w.shape, x.shape):
+            return planar.of_image(self.windows, w, x)
         k = self.windows
         return lax.conv_general_dilated(
             x,
@@ -48,6 +52,10 @@ class Convolution:
             lhs_dilation=k.dilation,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
+
+    def of_filters(self, x: Array, w: Array) -> Float[Array, "b h w c"]:
+        """With the image given."""
+        return self.of_image(w, x)
 
     def patches(self, x: Array) -> Float[Array, "n p"]:
         """The window of every place as a row, so that a convolution is a matrix product: `patches(x) @ w`.
@@ -126,7 +134,10 @@ class ConvolutionKind(FactorKind):
         known = None if w is None or d is None else patches @ w.reshape(-1, w.shape[3]) + d
         return dataclasses.replace(self, patches=patches, known_sum=known)
 
-    def _sum(self, x: Array, w: Array, d: Array, y: Array) -> tuple[Array, Array]:
+    def _sum(self, x: Array, w: Array, d: Array, y: Array) -> tuple[Array, Array | None]:
+        """`a`, and the patches unless they are not needed."""
+        if self.patches is None and planar.is_quick(w.shape, x.shape):
+            return Convolution(self.windows).of_image(w, x) + d, None
         patches = Convolution(self.windows).patches(x) if self.patches is None else self.patches
         if self.known_sum is not None:
             return self.known_sum.reshape(y.shape), patches
@@ -147,12 +158,16 @@ class ConvolutionKind(FactorKind):
         edges = self.layout(*(a.shape for a in args)).edges
         a, patches = self._sum(x, w, d, y)
         slope = -value_and_slope(self.activation, a)[1]
-        return (
-            Product(w, slope, edges[1], edges[0], Convolution(self.windows).of_image),
-            FilterJacobian(patches, slope, w.shape),
-            Shared(slope),
-            Identity(y.shape, y.dtype),
-        )
+        convolution = Convolution(self.windows)
+        of_image = Product(w, slope, edges[1], edges[0], convolution.of_image)
+        if patches is not None:
+            of_filters = FilterJacobian(patches, slope, w.shape)
+        else:
+            back = partial(planar.to_image, self.windows, (x.shape[1], x.shape[2]))
+            of_image = dataclasses.replace(of_image, transpose=back)
+            back = partial(planar.to_filters, self.windows)
+            of_filters = Product(x, slope, edges[0], edges[1], convolution.of_filters, back)
+        return of_image, of_filters, Shared(slope), Identity(y.shape, y.dtype)
 
 
 def as_pair(layer: str, what: str, value: Any) -> Pair:
@@ -186,6 +201,7 @@ class ConvolutionLayer(Transform):
     prior: float = 3.0
     weight_init: float | None = None
     bias_init: float = 0.0
+    weight_start: float = 0.0
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
 
@@ -197,7 +213,7 @@ class ConvolutionLayer(Transform):
         check_positive(
             name, sigma=self.sigma, weight_prior=self.weight_prior, bias_prior=self.bias_prior, prior=self.prior
         )
-        check_not_negative(name, weight_init=self.weight_init, bias_init=self.bias_init)
+        check_not_negative(name, weight_init=self.weight_init, bias_init=self.bias_init, weight_start=self.weight_start)
         check_robust(name, self.robust)
         find_activation(self.activation)
 
@@ -214,7 +230,7 @@ class ConvolutionLayer(Transform):
     def _parameters(self, channels: int, targets: int) -> dict[str, Parameter]:
         init = self.weight_prior if self.weight_init is None else self.weight_init
         return {
-            "weight": Parameter((*self.kernel_size, channels, targets), self.weight_prior, init),
+            "weight": Parameter((*self.kernel_size, channels, targets), self.weight_prior, init, self.weight_start),
             "bias": Parameter((targets,), self.bias_prior, self.bias_init),
         }
 

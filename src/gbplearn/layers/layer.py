@@ -23,11 +23,15 @@ from ..view import Variable
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """Prior of a parameter: `N(w0, prior²)`, with `w0 ~ N(0, init²)` drawn once."""
+    """Prior of a parameter: `N(w0, prior²)`, with `w0 ~ N(0, init²)` drawn once.
+
+    As long as nothing is known but the prior, the first linearisation is `start` off from there, at random.
+    """
 
     shape: Shape
     prior: float
     init: float
+    start: float = 0.0
 
 
 class Layer(abc.ABC):
