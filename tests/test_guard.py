@@ -4,8 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import least_squares, minimize
+from sklearn.datasets import load_digits
 
 import gbplearn as gbp
+from gbplearn.models import digits_classifier
 from helpers import PoseGraph
 
 
@@ -154,3 +156,20 @@ def test_gradient_matched_huber_reaches_the_stationary_point():
     )
     assert np.abs(slope).max() < 1e-2 * np.sqrt(cost)  # per standard deviation
     assert cost < 0.8 * poses.cost(poses.start.ravel(), huber=1.5)
+
+
+def test_messages_on_their_way_over_a_hump_are_left_alone():
+    """The energy of a first batch falls, rises and falls again. That is no divergence: as without the guard."""
+    x, y = load_digits(return_X_y=True)
+    x = (x[:50] / 16 - 0.3).reshape(-1, 8, 8, 1)
+    found = {}
+    for guard in (True, False):
+        options = {"damping": 0.9, "iterations": 20, "tolerance": 0.0, "guard": guard}
+        result = digits_classifier().learn(x, y[:50], **options)
+        assert result.guard == ()
+        found[guard] = result
+    energy = np.asarray(found[True].trace.total_energy)
+    hollow = int(np.argmin(energy[:10]))
+    assert energy[-1] > 1.01 * energy[hollow]  # else there is nothing to see
+    assert energy[hollow:].max() > 1.01 * energy[-1]
+    np.testing.assert_array_equal(found[True]["conv/weight"].mean, found[False]["conv/weight"].mean)

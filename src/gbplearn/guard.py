@@ -43,6 +43,7 @@ _REST = 4  # steps whose gain estimates what is left
 _LEAST = 5  # iterations before parameters count as settled: what is observed must have reached them
 _STALLED = 300  # iterations without progress of the residual that count as not converging ...
 _RESTLESS = 0.1  # ... if it is larger than this
+_ON_ITS_WAY = 0.9  # of the largest residual: messages that have come down so far are not diverging
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Guard:
         self.settled = settled if learnt else -1.0
         self.left, self.enabled = iterations, enabled
         self.rows: list[Latest] = []
+        self.begun = 0  # where messages were started last, among the rows
         self.did: list[str] = []
         self.start: Values | None = None  # means before the first iteration; None: those of the priors
         self.best: Values | None = None  # means at the end of the best chunk
@@ -197,13 +199,22 @@ class Guard:
         return self._end(state, converged=False)
 
     def _falling(self) -> bool:
-        """Whether the energy that was seen last is the least so far, and below what was seen first."""
-        first, last = (float(r.energy.sum() + r.prior.sum()) for r in (_row(self.rows[0], 0), _row(self.rows[-1], -1)))
-        return self.did == [] and last < first and last <= self.best_energy
+        """Whether messages are on their way: residuals have come down from their peak, and so does the energy.
+
+        Energies that fall, rise over a hump and fall again are what a first batch looks like: the means of the hollow
+        before it are worth little, and beside the precisions of what was learnt after it they would do harm.
+        """
+        rows = [_row(r, i) for r in self.rows[self.begun :] for i in range(len(r.residual))]
+        energies = [float(r.energy.sum() + r.prior.sum()) for r in rows]
+        last, before = energies[-1], [e for e in energies if e != energies[-1]]  # what nobody looked at is repeated
+        if self.did == [] and last < energies[0] and last <= self.best_energy:
+            return True
+        down = rows[-1].residual.max() < _ON_ITS_WAY * max(r.residual.max() for r in rows)
+        return bool(down) and (last < energies[0] or (bool(before) and last < before[-1]))
 
     def _plain(self, state: State, options: Options) -> tuple[State, str]:
         """Messages until they converge, diverge or run out of iterations."""
-        latest = nothing_seen(self.problem)
+        latest, self.begun = nothing_seen(self.problem), len(self.rows)
         # Large graphs are looked at after their first iteration: what their energies are compared with at the end.
         least, least_at, seen, chunk = np.inf, 0, 0, 1 if is_large(self.problem) else 10
         while True:
