@@ -4,7 +4,7 @@
 
 Fixed rules make so many iterations a batch at the paper's damping (0.95 of parameters, effectively); adaptive ones are
 the learner's own: they stop when the parameters have settled to a tolerance, and choose the damping. Three seeds, read
-out by messages. Adds a line a run to results/ledger.jsonl, writes iterations.json and docs/images/iterations.png.
+out by messages. Adds a line a run to results/ledger.jsonl, writes iterations.json and docs/images/few-iterations.png.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def figure(report: dict) -> None:
     axes.set_ylabel("test accuracy after 1,600 images, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    save_figure(picture, IMAGES, "iterations")
+    save_figure(picture, IMAGES, "few-iterations")
 
 
 def main() -> None:

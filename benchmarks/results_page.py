@@ -30,8 +30,11 @@ def main() -> None:
         if not (ROOT / "results" / name / "results.json").exists():
             return match.group(0)
         results = json.loads((ROOT / "results" / name / "results.json").read_text())
-        drawn = ROOT / "results" / name / f"{results['experiment']}.png"
-        shutil.copy(drawn, ROOT / "docs" / "images" / f"{name}.png")
+        for drawn in (ROOT / "results" / name).glob(
+            f"{results['experiment']}*.png"
+        ):  # of an earlier day there are none
+            more = drawn.stem.removeprefix(results["experiment"])
+            shutil.copy(drawn, ROOT / "docs" / "images" / f"{name}{more}.png")
         told = (
             f"{len(results['settings']['seeds'])} seeds, commit {results['environment']['commit']}, "
             f"{results['seconds']:.0f} s ({results['cpu_seconds']:.0f} CPU s), {results['peak_memory_mb']:.0f} MB"

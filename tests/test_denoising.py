@@ -98,11 +98,39 @@ def test_the_shape_of_a_covariance_among_nonsense():
     residuals = rng.multivariate_normal(np.zeros(3), truth, 20000)
     residuals[:2000] = 100 * rng.standard_normal((2000, 3))
     found = shape_of(residuals)
-    assert np.linalg.det(found) == pytest.approx(1.0)
+    assert np.trace(found) == pytest.approx(3.0)
     plain = np.cov(residuals.T)
     expected = truth / np.linalg.det(truth) ** (1 / 3)
     error = np.abs(found / np.trace(found) - expected / np.trace(expected)).max()
     assert error < 0.1 * np.abs(plain / np.trace(plain) - expected / np.trace(expected)).max()
+
+
+def test_a_shape_there_is_even_of_channels_that_are_all_alike_or_constant():
+    alike = np.random.default_rng(5).standard_normal((500, 1)) * np.ones(3)
+    values = np.linalg.eigvalsh(shape_of(alike))
+    assert 0 < values[0] < 1e-3
+    assert values[-1] == pytest.approx(3.0, rel=1e-3)
+    for few in (np.zeros((100, 3)), np.zeros((0, 3))):
+        np.testing.assert_allclose(shape_of(few), np.eye(3) * np.trace(shape_of(few)) / 3)
+
+
+@pytest.mark.parametrize("kind", ["constant", "grey"])
+def test_images_without_colours_are_cleaned(kind):
+    grey = picture().mean(-1, keepdims=True) * np.ones(3)
+    clean = np.full(grey.shape, 0.4) if kind == "constant" else grey
+    noisy, mask = corrupt(clean[None], 0.1, seed=0)
+    for image in (clean, noisy[0]):
+        found = denoise_best(image)
+        assert all(np.isfinite(a).all() for a in found)
+        assert psnr(found.mean, clean) > 30
+    assert found.corrupt[mask[0]].mean() > 0.9
+
+
+def test_settings_and_masks_that_leave_nothing():
+    with pytest.raises(ValueError, match="rounds must be a whole number >= 2, got 1"):
+        Settings(rounds=1)
+    with pytest.raises(ValueError, match="all pixels of an image, or of a tile of a large one, are missing"):
+        denoise_best(picture(), np.zeros(picture().shape[:2], bool))
 
 
 def test_nonsense_is_found_and_replaced():

@@ -234,8 +234,8 @@ class Bench:
 COMMANDS: dict[str, type[Command]] = {
     "bench": Bench,
     "demo": Demo,
-    "experiment": RunExperiment,
     "denoise": Denoise,
+    "experiment": RunExperiment,
     "inspect": Inspect,
     "train": Train,
 }

@@ -51,6 +51,11 @@ class Settings:
     tail: float = 20.0
     colours: bool = True
 
+    def __post_init__(self):
+        for name, least in (("rounds", 2), ("iterations", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be a whole number >= {least}, got {getattr(self, name)!r}")
+
 
 class Denoised(NamedTuple):
     """What is believed of an image.
@@ -100,6 +105,8 @@ def denoise_best(
     how = Settings() if settings is None else settings
     image = np.asarray(image, float)
     there = np.ones(image.shape[:2], bool) if seen is None else np.asarray(seen, bool)
+    if not there.any():
+        raise ValueError("all pixels of an image, or of a tile of a large one, are missing: nothing is known of them")
     channels = image.shape[-1]
     axes, scale, share = np.eye(channels), np.full(channels, _SCALE), how.share
     intact: np.ndarray | None = None

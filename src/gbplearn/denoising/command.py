@@ -12,7 +12,7 @@ import numpy as np
 from ..image_scores import psnr, ssim
 from ..report.progress import progress
 from .denoiser import GBPDenoiser, as_frames, as_type
-from .pictures import Frames, Output, open_frames
+from .pictures import Frames, Output, open_frames, size_of
 
 # Standard deviations are drawn from black, 0, to white: this much and more.
 WHITE = 0.25
@@ -68,7 +68,7 @@ def _clean(
     def read() -> Iterator[np.ndarray]:
         for frame in progress(_Sized(frames), "denoise", tell=tell):
             if missing is not None and missing.shape[1:] != frame.shape[:2]:
-                raise ValueError(f"{mask} is {_size(missing[0])}, what is to be cleaned {_size(frame)}")
+                raise ValueError(f"{mask} is {size_of(missing[0].shape)}, what is to be cleaned {size_of(frame.shape)}")
             noisy[:] = [as_frames(frame)[0]]
             yield noisy[0]
 
@@ -85,7 +85,9 @@ def _clean(
             outputs["std"].add(as_type(found.std / WHITE, np.uint8))
         if truth is not None:
             if truth.shape != noisy[0].shape:
-                raise ValueError(f"the clean frames are {_size(truth)}, those to be cleaned {_size(noisy[0])}")
+                raise ValueError(
+                    f"the clean frames are {size_of(truth.shape)}, those to be cleaned {size_of(noisy[0].shape)}"
+                )
             right, image = as_frames(truth)[0], np.clip(found.mean, 0, 1)
             scores.append((psnr(noisy[0], right), psnr(image, right), ssim(image, right)))
     said = [] if np.isnan(corrupt[0]) else [f"{np.mean(corrupt):.1%} of the pixels held nonsense or were missing"]
@@ -93,10 +95,6 @@ def _clean(
         before, after, alike = np.mean(scores, 0)
         said.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")
     return said
-
-
-def _size(image: np.ndarray) -> str:
-    return f"{image.shape[1]} x {image.shape[0]}" + (" (grey)" if image.shape[2:] == (1,) else "")
 
 
 class _Sized:

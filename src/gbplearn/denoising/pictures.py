@@ -63,13 +63,14 @@ def _same_size(frames: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]
     first = None
     for number, frame in enumerate(frames):
         if first is not None and frame.shape != first:
-            raise ValueError(f"{path}: frame {number} is {_size(frame.shape)}, those before are {_size(first)}")
+            raise ValueError(f"{path}: frame {number} is {size_of(frame.shape)}, those before are {size_of(first)}")
         first = frame.shape
         yield frame
 
 
-def _size(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]} x {shape[0]}" + (" (grey)" if shape[2] == 1 else "")
+def size_of(shape: tuple[int, ...]) -> str:
+    """The shape of an image in words."""
+    return f"{shape[1]} x {shape[0]}" + (" (grey)" if shape[2:] == (1,) else "")
 
 
 def _av() -> Any:

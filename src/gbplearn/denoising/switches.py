@@ -89,15 +89,20 @@ def weight_of(intact: np.ndarray, variance: np.ndarray, sigma: float) -> np.ndar
     return np.minimum(odds[..., None] * sigma**2 / variance, 1.0)
 
 
-def shape_of(residuals: np.ndarray, rounds: int = 10) -> np.ndarray:
-    """The shape of a covariance, of determinant 1, which far-off residuals `(n, channels)` hardly change (Tyler 1987).
+# Share of a round one in the shape of a covariance: channels that are all alike, or constant, have no other.
+_ROUND = 1e-4
 
-    The fixed point of `S = mean of r r' / (r' S^-1 r)`.
+
+def shape_of(residuals: np.ndarray, rounds: int = 10) -> np.ndarray:
+    """The shape of a covariance, of mean variance 1, which far-off residuals hardly change (Tyler 1987).
+
+    The fixed point of `S = (1 - a) c mean of r r' / (r' S^-1 r) + a I`, with a small `a`; `c` brings its mean
+    variance to 1.
     """
     n, channels = residuals.shape
     shape = np.eye(channels)
     for _ in range(rounds):
         distance = np.einsum("na,ab,nb->n", residuals, np.linalg.inv(shape), residuals)
-        shape = (residuals / np.maximum(distance, 1e-12)[:, None]).T @ residuals / n
-        shape /= np.linalg.det(shape) ** (1 / channels)
+        found = (residuals / np.maximum(distance, 1e-12)[:, None]).T @ residuals / max(n, 1)
+        shape = (1 - _ROUND) * channels * found / max(np.trace(found), 1e-12) + _ROUND * np.eye(channels)
     return shape

@@ -135,8 +135,12 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
 
 def _commits(runs: Sequence[SeedRun], clock: Clock) -> str | None:
     """With which the seeds were run: one, as a rule."""
-    found = [clock.commit if r.cost is None else r.cost["commit"] for r in runs]
-    return ", ".join(dict.fromkeys(filter(None, found))) or None
+    return _joined([clock.commit if r.cost is None else r.cost["commit"] for r in runs])
+
+
+def _joined(commits: Sequence[str | None]) -> str | None:
+    """Each once, of lists that may have several."""
+    return ", ".join(dict.fromkeys(name for c in commits for name in (c or "").split(", ") if name)) or None
 
 
 def _spent(runs: Sequence[SeedRun], clock: Clock) -> dict[str, Any]:
@@ -149,9 +153,8 @@ def _spent(runs: Sequence[SeedRun], clock: Clock) -> dict[str, Any]:
 
 def total_cost(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of parts that were run one after the other: commits, seconds, CPU seconds, and the most memory of any."""
-    commits = dict.fromkeys(name for c in costs for name in (c["commit"] or "").split(", ") if name)
     return {
-        "commit": ", ".join(commits) or None,
+        "commit": _joined([c["commit"] for c in costs]),
         **{what: round(sum(c[what] for c in costs), 3) for what in ("seconds", "cpu_seconds")},
         "peak_memory_mb": max(c["peak_memory_mb"] for c in costs),
     }
