@@ -78,6 +78,7 @@ class RunExperiment:
             "stability",
             "video",
             "video-alpha",
+            "denoisers",
         ]
     ]
     """Which experiment."""
@@ -94,7 +95,7 @@ class RunExperiment:
     examples: int | None = None
     """Of mnist, fashion-mnist, cifar10, async, iterations, stability: how many training images."""
     frames: int | None = None
-    """Of video, video-alpha: the first so many."""
+    """Of video, video-alpha, denoisers: the first so many."""
 
     def run(self) -> None:
         """Run it."""

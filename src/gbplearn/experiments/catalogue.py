@@ -10,6 +10,7 @@ from typing import Any
 from ..report.page import write_page
 from .async_layers import AsyncLayers
 from .cifar10 import Cifar10
+from .denoisers import Denoisers
 from .digits import Digits
 from .experiment import Experiment, as_text, run
 from .fashion_mnist import FashionMnist
@@ -38,6 +39,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         Stability,
         Video,
         VideoAlpha,
+        Denoisers,
     )
 }
 

@@ -36,7 +36,7 @@ ASKED = 200  # images at a time
 _RANDOM = 0.2  # standard deviation of activations that start at random, as the authors'
 STARTS = ("forward", "random")
 # Logits that move by no more from one number of iterations to the next (twice as many) stay there: no more are made.
-AT_REST = 1e-3
+AT_REST = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
