@@ -34,7 +34,7 @@ def noisy(clean):
 def quick(monkeypatch):
     """Cleans by a median, which is not what is tested."""
 
-    def median(frame, seen=None, beside=None):
+    def median(frame, seen=None, settings=None, beside=None):
         padded = np.pad(frame, ((1, 1), (1, 1), (0, 0)), mode="edge")
         height, width = frame.shape[:2]
         windows = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
@@ -80,6 +80,22 @@ def test_an_image_by_messages(clean, noisy, tmp_path, capsys):
     assert (read(tmp_path / "map.png")[changed] > 127).mean() > 0.9
     assert read(tmp_path / "std.png").shape == clean.shape
     assert {p.name for p in tmp_path.iterdir()} == {"noisy.png", "clean.png", "out.png", "map.png", "std.png"}
+
+
+def test_each_frame_is_compared_with_its_own_truth(clean, noisy, tmp_path, capsys, quick):
+    """Also where a frame is finished when the next one has been read."""
+    grey = np.full_like(clean, 128)
+    given, truth = [noisy, grey], [clean, clean // 2]
+    for name, frames in (("noisy", given), ("clean", truth)):
+        (tmp_path / name).mkdir()
+        for number, frame in enumerate(frames):
+            save(tmp_path / name / f"{number}.png", frame)
+    words = ["denoise", tmp_path / "noisy", tmp_path / "out", "--clean", tmp_path / "clean", "--model", "best-video"]
+    assert main([str(w) for w in words]) == 0
+    said = capsys.readouterr().out
+    expected = np.mean([psnr(n / 255, t / 255) for n, t in zip(given, truth)])
+    assert float(re.search(r"noisy: ([\d.]+) dB", said)[1]) == pytest.approx(expected, abs=0.01)
+    assert re.search(r"factors a frame: pixels [\d,]+, previous [\d,]+, next [\d,]+, smooth/inside", said)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])

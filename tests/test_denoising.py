@@ -7,6 +7,7 @@ from scipy import stats
 import gbplearn as gbp
 from gbplearn.data.video import corrupt
 from gbplearn.denoising.best import Settings, denoise_best
+from gbplearn.denoising.denoiser import factor_groups
 from gbplearn.denoising.smooth_graph import smooth_graph
 from gbplearn.denoising.switches import Cavity, local_scale, probability_intact, shape_of, weight_of
 from gbplearn.image_scores import psnr
@@ -129,6 +130,8 @@ def test_images_without_colours_are_cleaned(kind):
 def test_settings_and_masks_that_leave_nothing():
     with pytest.raises(ValueError, match="rounds must be a whole number >= 2, got 1"):
         Settings(rounds=1)
+    with pytest.raises(ValueError, match="order must be 1 or 2, got 3"):
+        Settings(order=3)
     with pytest.raises(ValueError, match="all pixels of an image, or of a tile of a large one, are missing"):
         denoise_best(picture(), np.zeros(picture().shape[:2], bool))
 
@@ -160,3 +163,29 @@ def test_missing_pixels_are_filled_in_and_nothing_else_is_touched():
     known = np.linalg.lstsq(rows[:, hole], -rows[:, ~hole] @ clean.reshape(-1, 3)[~hole], rcond=None)[0]
     assert np.abs(found.mean[~seen] - known).max() < 0.02
     np.testing.assert_allclose(found.mean[seen], clean[seen], atol=0.005)
+
+
+def test_smoothness_of_first_order_is_a_dense_solve():
+    """Differences of neighbours: the mean solves `(W / sigma² + D' D / scale) x = W z / sigma²`, pixel by pixel."""
+    rng = np.random.default_rng(6)
+    image, weight = rng.random((*SHAPE, 1)).astype(np.float32), (rng.random((*SHAPE, 1)) < 0.7).astype(np.float32)
+    graph = smooth_graph(image, weight, 0.1, np.array([0.2]), np.array([0.5]), order=1)
+    assert list(graph.factors) == ["pixels", "smooth/down", "smooth/right"]
+    found = gbp.infer(graph, iterations=2000, tolerance=1e-6)["image"].mean[..., 0]
+    units = np.arange(SHAPE[0] * SHAPE[1]).reshape(SHAPE)
+    pairs = [*zip(units[:-1].ravel(), units[1:].ravel()), *zip(units[:, :-1].ravel(), units[:, 1:].ravel())]
+    d = np.zeros((len(pairs), units.size))
+    for row, (a, b) in enumerate(pairs):
+        d[row, a], d[row, b] = -1, 1
+    h = np.diag(weight.ravel() / 0.01) + d.T @ d / 0.2 + np.eye(units.size) / 900
+    expected = np.linalg.solve(h, weight.ravel() / 0.01 * image.ravel() + 0.5 / 900)
+    np.testing.assert_allclose(found.ravel(), expected, atol=1e-4)
+
+
+def test_the_factors_of_a_frame_are_counted():
+    height, width = 20, 30
+    groups = factor_groups("best-video", (height, width, 3))
+    assert groups["pixels"] == groups["previous"] == groups["next"] == 3 * height * width
+    assert groups["smooth/inside"] == 3 * (height - 2) * (width - 2)
+    assert groups["smooth/top"] == 3 * (width - 2)
+    assert factor_groups("single-layer", (height, width, 3))["conv_transpose"] == 3 * height * width

@@ -79,6 +79,7 @@ class RunExperiment:
             "video",
             "video-alpha",
             "denoisers",
+            "denoisers-ablation",
         ]
     ]
     """Which experiment."""
@@ -95,7 +96,7 @@ class RunExperiment:
     examples: int | None = None
     """Of mnist, fashion-mnist, cifar10, async, iterations, stability: how many training images."""
     frames: int | None = None
-    """Of video, video-alpha, denoisers: the first so many."""
+    """Of video, video-alpha, denoisers, denoisers-ablation: the first so many."""
 
     def run(self) -> None:
         """Run it."""

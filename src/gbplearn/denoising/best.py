@@ -42,6 +42,9 @@ class Settings:
     - `share`: of the pixels that hold nonsense, to begin with; it is inferred.
     - `tail`: degrees of freedom of an intact pixel's deviation.
     - `colours`: whether channels are turned into axes of their own.
+    - `local`: whether how far neighbours can be trusted is judged around each pixel, or once for the whole image.
+    - `order`: of the smoothness, 2 or 1.
+    - `beside`: which frames count beside, "previous" and "next".
     """
 
     rounds: int = 7
@@ -50,11 +53,16 @@ class Settings:
     share: float = 0.1
     tail: float = 20.0
     colours: bool = True
+    local: bool = True
+    order: int = 2
+    beside: tuple[str, ...] = ("previous", "next")
 
     def __post_init__(self):
         for name, least in (("rounds", 2), ("iterations", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be a whole number >= {least}, got {getattr(self, name)!r}")
+        if self.order not in (1, 2):
+            raise ValueError(f"order must be 1 or 2, got {self.order!r}")
 
 
 class Denoised(NamedTuple):
@@ -118,7 +126,7 @@ def denoise_best(
         given = observed, weight, np.full(channels, 0.5) @ axes
         values, weights, middle = (a.astype(np.float32) for a in given)
         others = {} if intact is None else _known_beside(beside or {}, observed, axes, intact, around)
-        graph = smooth_graph(values, weights, how.sigma, scale, middle, others)
+        graph = smooth_graph(values, weights, how.sigma, scale, middle, others, how.order)
         last = number == how.rounds - 1  # of which the holes that are left may take long to close
         most, at_rest = (_MOST, _AT_REST) if last else (how.iterations, 0.0)
         result = infer(graph, init=result, iterations=most, tolerance=at_rest, guard=False, throw=False)
@@ -138,6 +146,8 @@ def denoise_best(
             observed = image @ axes
         off = deviations(observed, cavity, how.sigma)
         around = local_scale(off.mean(-1), intact)
+        if not how.local:
+            around = np.full(around.shape, np.median(around))
         if intact is not None:
             kept = intact[..., None] * off / around[..., None]
             scale = _within(scale * np.clip(kept.sum((0, 1)) / intact.sum(), 0.3, 3.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from ..image_scores import psnr, ssim
 from ..report.progress import progress
-from .denoiser import GBPDenoiser, as_frames, as_type
+from .denoiser import GBPDenoiser, as_frames, as_type, factor_groups
 from .pictures import Frames, Output, open_frames, size_of
 
 # Standard deviations are drawn from black, 0, to white: this much and more.
@@ -63,20 +64,23 @@ def _clean(
     missing = None if mask is None else _missing(mask)
     scores: list[tuple[float, float, float]] = []
     corrupt: list[float] = []
-    noisy: list[np.ndarray] = []  # the frame that is being cleaned
+    noisy: deque[np.ndarray] = deque()  # frames that have been read, and not yet cleaned
+    first: list[np.ndarray] = []
 
     def read() -> Iterator[np.ndarray]:
         for frame in progress(_Sized(frames), "denoise", tell=tell):
             if missing is not None and missing.shape[1:] != frame.shape[:2]:
                 raise ValueError(f"{mask} is {size_of(missing[0].shape)}, what is to be cleaned {size_of(frame.shape)}")
-            noisy[:] = [as_frames(frame)[0]]
-            yield noisy[0]
+            noisy.append(as_frames(frame)[0])
+            first[:] = first or [noisy[0]]
+            yield noisy[-1]
 
     def tell() -> str:
         return f"{np.mean([s[1] for s in scores]):.2f} dB" if scores else ""
 
     truths = itertools.repeat(None) if reference is None else reference.read()
     for found, truth in zip(denoiser.frames(read(), missing), truths):
+        given = noisy.popleft()
         outputs["mean"].add(as_type(found.mean, np.uint8))
         corrupt.append(float(found.corrupt.mean()))
         if "corrupt" in outputs:
@@ -84,13 +88,16 @@ def _clean(
         if "std" in outputs:
             outputs["std"].add(as_type(found.std / WHITE, np.uint8))
         if truth is not None:
-            if truth.shape != noisy[0].shape:
+            if truth.shape != given.shape:
                 raise ValueError(
-                    f"the clean frames are {size_of(truth.shape)}, those to be cleaned {size_of(noisy[0].shape)}"
+                    f"the clean frames are {size_of(truth.shape)}, those to be cleaned {size_of(given.shape)}"
                 )
             right, image = as_frames(truth)[0], np.clip(found.mean, 0, 1)
-            scores.append((psnr(noisy[0], right), psnr(image, right), ssim(image, right)))
-    said = [] if np.isnan(corrupt[0]) else [f"{np.mean(corrupt):.1%} of the pixels held nonsense or were missing"]
+            scores.append((psnr(given, right), psnr(image, right), ssim(image, right)))
+    groups = factor_groups(denoiser.model, first[0].shape)
+    said = [f"factors a frame: {', '.join(f'{name} {count:,}' for name, count in groups.items())}"]
+    if not np.isnan(corrupt[0]):
+        said.append(f"{np.mean(corrupt):.1%} of the pixels held nonsense or were missing")
     if scores:
         before, after, alike = np.mean(scores, 0)
         said.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")

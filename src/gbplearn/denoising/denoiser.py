@@ -9,9 +9,9 @@ import numpy as np
 
 from ..learner import Learner
 from ..report.progress import progress
-from .best import Beside, Denoised, denoise_best
+from .best import Beside, Denoised, Settings, denoise_best
 from .layered import PAPER, LayeredModel, learn_frame
-from .smooth_graph import LEAST
+from .smooth_graph import LEAST, smooth_graph
 
 # Frames that are larger are cleaned in tiles of this size, which overlap by this margin on every side.
 TILE, MARGIN = 512, 16
@@ -40,13 +40,14 @@ class GBPDenoiser:
     - `model`: "best", hand-made factors with a switch for every pixel, frame by frame; "best-video", with factors to
         the frames before and after; or one of the paper's networks, "pairwise", "single-layer", "five-layer", the last
         two of which learn filters from frame to frame.
+    - `settings`: of "best" and "best-video", `denoising.best.Settings`.
 
     After `fit_transform`: `std_` (standard deviations, of the shape of the input) and `corrupt_` (the probability that
     a pixel held nonsense, without the channels; of "best" and "best-video" only).
     """
 
-    def __init__(self, model: str = "best"):
-        self.model = model
+    def __init__(self, model: str = "best", settings: Settings | None = None):
+        self.model, self.settings = model, settings
 
     def fit_transform(self, x: Any, y: Any = None, *, mask: Any = None) -> np.ndarray:
         """The same image or video, clean.
@@ -73,11 +74,22 @@ class GBPDenoiser:
         """Frame after frame `(height, width, channels)` of numbers in [0, 1], what is believed of each."""
         given = ((f, None if holes is None else ~holes[min(i, len(holes) - 1)]) for i, f in enumerate(frames))
         if self.model == "best":
-            yield from (in_tiles(frame, seen) for frame, seen in given)
+            yield from (in_tiles(frame, seen, settings=self.settings) for frame, seen in given)
         elif self.model == "best-video":
-            yield from _with_neighbours(given)
+            yield from _with_neighbours(given, Settings() if self.settings is None else self.settings)
         else:
             yield from _learnt(LAYERED[self.model], given)
+
+
+def factor_groups(model: str, shape: tuple[int, ...]) -> dict[str, int]:
+    """What the graph of a frame `(height, width, channels)` is made of: factors by the name of their group."""
+    if model in LAYERED:
+        graph = LAYERED[model].network().graph(np.zeros((1, *shape), np.float32))
+    else:
+        image, ones = np.zeros(shape, np.float32), np.ones(shape[-1])
+        others = dict.fromkeys(Settings().beside, (image, image)) if model == "best-video" else {}
+        graph = smooth_graph(image, image, 1.0, ones, ones, others)
+    return {name: factor.factors for name, factor in graph.factors.items()}
 
 
 def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
@@ -89,21 +101,23 @@ def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
         yield Denoised(mean, std, np.full(frame.shape[:2], np.nan))
 
 
-def _with_neighbours(given: Iterable[Given]) -> Iterator[Denoised]:
+def _with_neighbours(given: Iterable[Given], settings: Settings) -> Iterator[Denoised]:
     """Each frame alone first, then again beside the one before, as it was found, and the next, alone."""
     before: Denoised | None = None
     now: tuple[Given, Denoised] | None = None
     for frame, seen in given:
-        after = in_tiles(frame, seen)
+        after = in_tiles(frame, seen, settings=settings)
         if now is not None:
-            before = _beside(*now, before, after)
+            before = _beside(*now, before, after, settings)
             yield before
         now = (frame, seen), after
     if now is not None:
-        yield _beside(*now, before, None)
+        yield _beside(*now, before, None, settings)
 
 
-def _beside(given: Given, alone: Denoised, before: Denoised | None, after: Denoised | None) -> Denoised:
+def _beside(
+    given: Given, alone: Denoised, before: Denoised | None, after: Denoised | None, settings: Settings
+) -> Denoised:
     from .flow import moved_to
 
     if before is None and after is None:
@@ -114,8 +128,9 @@ def _beside(given: Given, alone: Denoised, before: Denoised | None, after: Denoi
         if other is None
         else moved_to(alone.mean, other.mean, 1 - other.corrupt)
         for name, other in (("previous", before), ("next", after))
+        if name in settings.beside
     }
-    return in_tiles(*given, others)
+    return in_tiles(*given, others, settings=settings)
 
 
 def in_tiles(
@@ -124,6 +139,7 @@ def in_tiles(
     beside: Mapping[str, Beside] | None = None,
     tile: int = TILE,
     margin: int = MARGIN,
+    settings: Settings | None = None,
 ) -> Denoised:
     """`denoise_best` of a frame of any size: a large one tile by tile, so that memory and programs stay small.
 
@@ -131,13 +147,13 @@ def in_tiles(
     """
     height, width = frame.shape[:2]
     if max(height, width) <= tile + 2 * margin:
-        return denoise_best(frame, seen, beside=beside)
+        return denoise_best(frame, seen, settings, beside)
     whole = Denoised(*(np.zeros(s) for s in (frame.shape, frame.shape, frame.shape[:2])))
     for top, rows in _spans(height, tile, margin):
         for left, columns in _spans(width, tile, margin):
             where = np.s_[top.start : top.stop, left.start : left.stop]
             others = {name: Beside(*(a[where] for a in other)) for name, other in (beside or {}).items()}
-            part = denoise_best(frame[where], None if seen is None else seen[where], beside=others)
+            part = denoise_best(frame[where], None if seen is None else seen[where], settings, others)
             inner = _inside(top, rows), _inside(left, columns)
             for into, found in zip(whole, part):
                 into[rows.start : rows.stop, columns.start : columns.stop] = found[inner]

@@ -20,7 +20,7 @@ from ..factor import Factor
 from ..gaussian import Gaussian
 from ..graph import FactorGraph
 from ..layers.gaussian_observation import UnaryKind
-from ..layers.stencil import StencilKind
+from ..layers.stencil import StencilKind, difference
 
 _WIDE = 30.0
 LEAST = 3  # pixels along each side: a second difference has as many
@@ -37,6 +37,7 @@ def smooth_graph(
     scale: np.ndarray,
     middle: np.ndarray,
     beside: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    order: int = 2,
 ) -> FactorGraph:
     """The graph of one image, its variable is "image".
 
@@ -47,8 +48,9 @@ def smooth_graph(
     - `sigma`: standard deviation of an observation of weight 1.
     - `scale`: variance of the Laplacian, a number for each channel; `middle`: what a pixel is about, likewise.
     - `beside`: what else is known, by name: values and their precisions, of the shape of the image.
+    - `order`: 1 for differences of neighbours instead of the Laplacian.
     """
-    height, width, channels = image.shape
+    height, width = image.shape[:2]
     if min(height, width) < LEAST:
         raise ValueError(f"images must have at least {LEAST} x {LEAST} pixels, got {height} x {width}")
     graph = FactorGraph()
@@ -56,6 +58,15 @@ def smooth_graph(
     graph.add(Factor(UnaryKind(), (x,), y=image, sigma=sigma, weight=weight, linear=True, name="pixels"))
     for name, (values, precision) in (beside or {}).items():
         graph.add(Factor(UnaryKind(), (x,), y=values, sigma=1.0, weight=precision, linear=True, name=name))
+    for name, kind in (_second_order if order == 2 else _first_order)(image.shape).items():
+        weights = np.broadcast_to(1 / np.asarray(scale, image.dtype), kind.layout(image.shape).grid)
+        factor = Factor(kind, (x,), y=0.0, sigma=1.0, weight=weights, linear=True, name=f"smooth/{name}")
+        graph.add(factor)
+    return graph
+
+
+def _second_order(shape: tuple[int, ...]) -> dict[str, StencilKind]:
+    height, width, channels = shape
     kinds = {"inside": StencilKind(_CROSS, _LAPLACIAN)}
     for name, row in (("top", 0), ("bottom", height - 1)):
         kinds[name] = StencilKind(tuple((row, along, 0) for along in range(3)), _SECOND, grid=(1, width - 2, channels))
@@ -63,8 +74,8 @@ def smooth_graph(
         kinds[name] = StencilKind(
             tuple((along, column, 0) for along in range(3)), _SECOND, grid=(height - 2, 1, channels)
         )
-    for name, kind in kinds.items():
-        weights = np.broadcast_to(1 / np.asarray(scale, image.dtype), kind.layout(image.shape).grid)
-        factor = Factor(kind, (x,), y=0.0, sigma=1.0, weight=weights, linear=True, name=f"smooth/{name}")
-        graph.add(factor)
-    return graph
+    return kinds
+
+
+def _first_order(shape: tuple[int, ...]) -> dict[str, StencilKind]:
+    return {"down": difference(len(shape), 0), "right": difference(len(shape), 1)}

@@ -10,7 +10,7 @@ from typing import Any
 from ..report.page import write_page
 from .async_layers import AsyncLayers
 from .cifar10 import Cifar10
-from .denoisers import Denoisers
+from .denoisers import DenoiserAblation, Denoisers
 from .digits import Digits
 from .experiment import Experiment, as_text, run
 from .fashion_mnist import FashionMnist
@@ -40,6 +40,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         Video,
         VideoAlpha,
         Denoisers,
+        DenoiserAblation,
     )
 }
 

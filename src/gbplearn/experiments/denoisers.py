@@ -30,13 +30,22 @@ from ..report.record import Clock
 from .experiment import SeedRun, total_cost
 from .parts import InParts, Parts
 
-OURS = ("best", "best-video")
+# Ours, and ours with something taken away: the model, and its settings.
+OURS = {"best": ("best", Settings()), "best-video": ("best-video", Settings())}
+LESS = {
+    "best, no colours": ("best", Settings(colours=False)),
+    "best, one trust for all": ("best", Settings(local=False)),
+    "best, first order": ("best", Settings(order=1)),
+    "best, two rounds": ("best", Settings(rounds=2)),
+    "best-video, previous only": ("best-video", Settings(beside=("previous",))),
+    "best-video, next only": ("best-video", Settings(beside=("next",))),
+}
 CLASSICAL = (*SINGLE, "ROAD, flow")
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 VIDEOS = {"bikes": "bikes.mp4", "carphone": "carphone_pristine.mp4"}
 SOURCES = ("bear", *VIDEOS, *PHOTOGRAPHS)
 _FEW = 40  # frames of the other videos
-_ALONE = ("best-video", "ROAD, flow")  # which need a video
+_ALONE = ("best-video", "ROAD, flow")  # need a video
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Denoisers(InParts):
     title: ClassVar[str] = "Denoisers beside each other"
     seeds: ClassVar[int] = 1
     read_out: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(OURS, "means of the pixels, by messages"),
+        **dict.fromkeys((*OURS, *LESS), "means of the pixels, by messages"),
         **dict.fromkeys(CLASSICAL, "no messages"),
     }
     published: ClassVar[dict[str, str]] = {}
@@ -73,11 +82,13 @@ class Denoisers(InParts):
     def __post_init__(self):
         for what, given, known in (
             ("source", self.sources, SOURCES),
-            ("method", self.methods, (*OURS, *CLASSICAL)),
+            ("method", self.methods, (*OURS, *LESS, *CLASSICAL)),
         ):
             for name in given:
                 if name not in known:
                     raise ValueError(f"a {what} must be one of {'; '.join(known)}, got {name!r}")
+        if not 1 <= self.frames <= FRAMES:
+            raise ValueError(f"frames must be a number from 1 to {FRAMES}, got {self.frames}")
 
     def _clean(self, source: str) -> np.ndarray:
         """Frames `(frames, height, width, channels)` of numbers in [0, 1]."""
@@ -104,7 +115,7 @@ class Denoisers(InParts):
                     "source": source,
                     "share": self.share,
                     "seed": seed,
-                    "settings": repr(Settings()),
+                    "settings": repr({**OURS, **LESS}.get(method)),
                 }
                 of |= {"frames": self.frames} if source == "bear" else {}
                 parts, name = Parts(folder, of), f"seed-{seed}-{source}-{method.replace(', ', '-').replace(' ', '-')}"
@@ -147,7 +158,7 @@ class Denoisers(InParts):
                 found = [r.metrics[name] for r in runs if (name := f"PSNR, {source}/{method}") in r.metrics]
                 if found:
                     mean = float(np.mean(found))
-                    ax.barh(place, mean, color=BLUE if method in OURS else GREY)
+                    ax.barh(place, mean, color=GREY if method in CLASSICAL else BLUE)
                     ax.text(mean + 0.3, place, f"{mean:.1f}", va="center", fontsize=8)
             ax.set_yticks(range(len(methods)), methods)
             ax.set_xlim(15, None)
@@ -158,6 +169,18 @@ class Denoisers(InParts):
         for ax in axes.flat[len(self.sources) :]:
             ax.axis("off")
         return figure
+
+
+@dataclasses.dataclass(frozen=True)
+class DenoiserAblation(Denoisers):
+    """What each part of our denoisers is good for: the same without it."""
+
+    sources: tuple[str, ...] = ("bear",)
+    methods: tuple[str, ...] = (*OURS, *LESS)
+    frames: int = 10
+
+    name: ClassVar[str] = "denoisers-ablation"
+    title: ClassVar[str] = "Denoisers without this or that"
 
 
 def _measure(method: str, source: str, clean: np.ndarray, noisy: np.ndarray) -> dict[str, Any]:
@@ -174,8 +197,9 @@ def _measure(method: str, source: str, clean: np.ndarray, noisy: np.ndarray) -> 
 
 
 def _cleaned(method: str, noisy: np.ndarray) -> Iterator[np.ndarray]:
-    if method in OURS:
-        yield from (np.clip(found.mean, 0, 1) for found in GBPDenoiser(method).frames(noisy))
+    if method in OURS or method in LESS:
+        model, settings = {**OURS, **LESS}[method]
+        yield from (np.clip(found.mean, 0, 1) for found in GBPDenoiser(model, settings).frames(noisy))
         return
     clean_one: Callable[[int], np.ndarray] = partial(clean_frame, method, list(noisy.astype(float)))
     yield from map(clean_one, range(len(noisy)))
