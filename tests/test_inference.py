@@ -12,29 +12,7 @@ from hypothesis import strategies as st
 
 import gbplearn as gbp
 from gbplearn import compiling, propagate
-
-
-def same(a):
-    return a
-
-
-def minus(a, b):
-    return b - a
-
-
-def chain(n=6, seed=0, **kwargs):
-    """Links and noisy measurements of a chain, in three groups; and its dense answer."""
-    rng = np.random.default_rng(seed)
-    y, z = rng.standard_normal(n - 1), rng.standard_normal(n)
-    graph = gbp.FactorGraph()
-    x = graph.variable("x", (n,), prior=gbp.Gaussian.from_moments(0.0, 3.0), **kwargs)
-    graph.add(gbp.Factor(minus, (x[:-1:2], x[1::2]), y=y[::2], sigma=0.5, linear=True, name="even"))
-    graph.add(gbp.Factor(minus, (x[1:-1:2], x[2::2]), y=y[1::2], sigma=0.5, linear=True, name="odd"))
-    graph.add(gbp.Factor(same, (x[:],), y=z, sigma=2.0, linear=True, name="seen"))
-    d = np.diff(np.eye(n), axis=0)
-    lam = d.T @ d / 0.25 + np.eye(n) * (1 / 4 + 1 / 9)
-    return graph, np.linalg.solve(lam, d.T @ y / 0.25 + z / 4), np.sqrt(np.diag(np.linalg.inv(lam)))
-
+from small_graphs import chain, minus, same
 
 SCHEDULES = [gbp.Sweep(), gbp.RandomLayers(), gbp.Residual(), gbp.Order("seen", "odd", "even", "odd")]
 
@@ -263,43 +241,6 @@ def test_trace_and_residual():
     assert result.trace.total_energy[-1] == pytest.approx(sum(energy.values()), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "options", [{"damping": 0.4}, {"damping": 0.3, "schedule": gbp.Order("seen", "odd", "even", "odd")}], ids=str
-)
-def test_large_graphs_are_looked_at_now_and_then_and_end_the_same(options, monkeypatch):
-    graph, mean, std = chain(seed=3)
-    small = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
-    until = gbp.infer(graph, tolerance=1e-4, **options)
-    monkeypatch.setattr(propagate, "LARGE", 0)
-    large = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
-    assert (large.iterations, len(large.trace.residual)) == (23, 23)
-    np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
-    # Seen after 1, 5, 15 and 23 iterations; in between the trace shows what was seen next.
-    seen = large.trace.residual
-    assert all((seen[a:b] == seen[b - 1]).all() for a, b in ((1, 5), (5, 15), (15, 23)))
-    assert len(set(seen)) == 4
-    later = gbp.infer(graph, tolerance=1e-4, **options)
-    assert later.status is until.status is gbp.Status.CONVERGED
-    assert until.iterations - 1 <= later.iterations <= until.iterations + 9
-    np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
-
-
-def test_large_graphs_in_random_order_end_the_same(monkeypatch):
-    """The same draws, without a look in between; a look asks every group, and changes nothing."""
-    graph, mean, std = chain(seed=3)
-    how = {"damping": 0.4, "schedule": gbp.RandomLayers(), "seed": 5}
-    small = gbp.infer(graph, iterations=23, tolerance=0.0, **how)
-    monkeypatch.setattr(propagate, "LARGE", 0)
-    large = gbp.infer(graph, iterations=23, tolerance=0.0, **how)
-    np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
-    assert len(set(large.trace.residual)) == 4
-    later = gbp.infer(graph, tolerance=1e-4, **how)
-    assert later.status is gbp.Status.CONVERGED
-    np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
-
-
 def test_the_residual_is_the_undamped_change_of_the_beliefs():
     """By hand: a prior N(0, 1) and two measurements of 3 with variance 1, visited in turn, each first message whole."""
     graph = gbp.FactorGraph()
@@ -350,18 +291,6 @@ def test_dropout_between_blocks():
     graph.add(gbp.Factor(same, (x[:],), y=z, sigma=0.5, linear=True, name="seen"))
     result = gbp.infer(graph, dropout=0.5)
     np.testing.assert_allclose(result["x"].mean, z * 0.8, atol=1e-4)
-
-
-@pytest.mark.parametrize("relinearise", [2, gbp.OnMovement(0.1)])
-def test_large_graphs_are_looked_at_freshly_linearised(relinearise, monkeypatch):
-    monkeypatch.setattr(propagate, "LARGE", 0)
-    graph = gbp.FactorGraph()
-    x = graph.variable("x", (3,), prior=gbp.Gaussian.from_moments(1.0, 10.0))
-    graph.add(gbp.Factor(lambda a: a**2, (x[:],), y=np.array([4.0, 9.0, 2.0]), sigma=0.01, name="squares"))
-    result = gbp.infer(graph, relinearise=relinearise)
-    assert result.status is gbp.Status.CONVERGED
-    assert result.guard == ()
-    np.testing.assert_allclose(result["x"].mean, np.sqrt([4.0, 9.0, 2.0]), atol=1e-3)
 
 
 def test_to_import_the_package_does_not_start_jax():

@@ -1,6 +1,5 @@
-"""Learner: batches of any size, what is missing, what goes wrong. Networks are tiny and share their programs."""
+"""Learner: batches of any size, what is missing, what is asked. Networks are tiny and share their programs."""
 
-import dataclasses
 import warnings
 
 import jax.numpy as jnp
@@ -9,61 +8,7 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn import propagate
-
-SIGMA, SEEN, WIDE = 0.1, 0.2, 4.0
-HOW = {"sigma": SIGMA, "weight_prior": 0.8, "bias_prior": 0.5, "prior": WIDE}
-
-
-def classifier(**options):
-    net = gbp.Sequential(
-        gbp.Dense(3, activation="tanh", **HOW), gbp.Dense(2, **HOW), gbp.SoftmaxObservation(sigma=0.2), input_shape=(2,)
-    )
-    order = gbp.Order("dense", "dense_1", "softmax")  # less to compile than forth and back
-    return gbp.Learner(net, **{"iterations": 20, "tolerance": 0.0, "schedule": order, "guard": False, **options})
-
-
-def images():
-    net = gbp.Sequential(
-        gbp.Conv2D(2, kernel=2, activation="leaky_relu", sigma=0.1, weight_prior=0.5),
-        gbp.MaxPool2D(2, sigma=0.1),
-        gbp.Dense(2, sigma=0.1, weight_prior=0.5),
-        gbp.SoftmaxObservation(sigma=0.2),
-        input_shape=(3, 3, 1),
-    )
-    return gbp.Learner(net, iterations=20)
-
-
-def line(**options):
-    """Two outputs of three features."""
-    layers = gbp.Dense(2, **HOW, weight_init=0.0), gbp.GaussianObservation(sigma=SEEN)
-    how = {"iterations": 300, "tolerance": 1e-6, "damping": 0.3, **options}
-    return gbp.Learner(gbp.Sequential(*layers, input_shape=(3,)), **how)
-
-
-def points(n, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, 2))
-    return x, (x[:, 0] * x[:, 1] > 0).astype(int)
-
-
-def measured(n, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, 3))
-    return x, x @ rng.standard_normal((3, 2)) + SEEN * rng.standard_normal((n, 2))
-
-
-def assert_same(a, b, tolerance):
-    """Beliefs by name: means and standard deviations."""
-    for name in a:
-        np.testing.assert_allclose(a[name].mean, b[name].mean, rtol=0, atol=tolerance)
-        np.testing.assert_allclose(a[name].std, b[name].std, rtol=0, atol=tolerance)
-
-
-def copies(beliefs):
-    return {n: (np.array(b.eta), np.array(b.lam)) for n, b in beliefs.items()}
-
-
-# Batches.
+from learners import SEEN, SIGMA, WIDE, assert_same, classifier, images, line, measured, points
 
 
 @pytest.mark.parametrize(("build", "shape", "sizes"), [(classifier, (2,), (7,)), (images, (3, 3, 1), (10,))])
@@ -244,150 +189,6 @@ def test_factors_of_the_user_s_own():
 # What goes wrong.
 
 
-def test_messages_that_diverge_leave_the_posterior_alone():
-    """Features that hardly differ, hardly any noise or damping, no guard: see docs/divergence.md."""
-    rng = np.random.default_rng(0)
-    layers = gbp.Dense(2, sigma=1e-3, weight_prior=1.0, weight_init=0.0), gbp.GaussianObservation(sigma=1e-3)
-    hopeless = {"iterations": 600, "tolerance": 1e-3, "damping": 1e-6, "guard": False}
-    student = gbp.Learner(gbp.Sequential(*layers, input_shape=3), **hopeless)
-    before = copies(student.posterior)
-    report = student.update(1 + 0.1 * rng.standard_normal((12, 3)), rng.standard_normal((12, 2)))
-    assert (report.accepted, report.status) == (False, gbp.Status.DIVERGED)
-    assert "as it was before" in report.message
-    for name, (eta, lam) in before.items():
-        np.testing.assert_array_equal(student.posterior[name].eta, eta)
-        np.testing.assert_array_equal(student.posterior[name].lam, lam)
-    assert (student.batches, student.examples, student.failures) == (0, 0, 1)
-    # The next batch is an ordinary one.
-    assert student.update(np.concatenate([np.eye(3)] * 4), measured(12)[1]).accepted
-    assert (student.batches, student.examples, student.failures) == (1, 12, 1)
-
-
-def test_a_batch_that_taught_nothing_is_refused():
-    """Uncentred features, too little damping, too few iterations: back at the first means, with grown precisions."""
-    rng = np.random.default_rng(0)
-    layers = gbp.Dense(1, sigma=0.3, weight_prior=1.0, bias_prior=1.0, prior=100.0, weight_init=0.0)
-    net = gbp.Sequential(layers, gbp.GaussianObservation(sigma=0.3), input_shape=(20,))
-    student, x = gbp.Learner(net, iterations=24, damping=0.3), rng.random((20, 20))
-    report = student.update(x, 10 * x @ rng.standard_normal(20))
-    assert not report.accepted
-    assert report.residual < 100  # it may not look lost
-    assert "none better than those at the start" in report.guard[-1]
-    assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
-
-
-def test_a_learner_is_cautious_after_the_guard_had_to_damp_more(monkeypatch):
-    """A quarter of the step, given back in eight good batches; at most 1/64."""
-    student, (x, y) = line(damping=None, iterations=5), measured(6)
-    learn, told = student.net.learn, []
-
-    def watched(*args, damping, **options):
-        told.append(damping)
-        result = learn(*args, damping=damping, **options)
-        lines = ("iteration 9: diverging", "damping raised to 0.9") if len(told) <= trouble else ()
-        return dataclasses.replace(result, guard=lines)
-
-    monkeypatch.setattr(student.net, "learn", watched)
-    trouble = 4
-    steps, cautions = [], []
-    for _ in range(15):
-        known = student.filtering.examples_known(
-            student.examples, 6, student.prior, student._posterior, student._posterior
-        )
-        plain = 1 - gbp.damping_for(6, known).parameters
-        student.update(x, y)
-        steps.append((1 - told[-1].parameters) / plain)
-        cautions.append(student.caution)
-    assert cautions == [8, 16, 24, 24, *range(23, 12, -1)]
-    np.testing.assert_allclose(steps, [2 ** (-c / 4) for c in [0, *cautions[:-1]]], rtol=1e-6)
-
-
-def test_beliefs_that_are_not_sound_are_never_taken_over(monkeypatch):
-    x, y = points(6)
-    student, careful = classifier(process_noise=0.1), classifier(process_noise=0.1)
-    for s in (student, careful):
-        s.update(x, y)
-    before, learn = copies(student.posterior), student.net.learn
-    for broken in (
-        lambda b: gbp.Gaussian(b.eta.at[0].set(jnp.nan), b.lam),
-        lambda b: gbp.Gaussian(b.eta, b.lam.at[0].set(-1.0)),
-        lambda b: gbp.Gaussian(b.eta, b.lam.at[0].set(jnp.inf)),
-    ):
-
-        def bad(*args, broken=broken, **options):
-            result = learn(*args, **options)
-            return dataclasses.replace(result, beliefs={**result.beliefs, "dense/bias": broken(result["dense/bias"])})
-
-        monkeypatch.setattr(student.net, "learn", bad)
-        report = student.update(x + 1, y)
-        assert not report.accepted
-        assert "as it was before" in report.message
-        for name, (eta, lam) in before.items():
-            np.testing.assert_array_equal(student.posterior[name].eta, eta)
-            np.testing.assert_array_equal(student.posterior[name].lam, lam)
-    monkeypatch.undo()
-    assert (student.batches, student.failures) == (1, 3)
-    for s in (student, careful):
-        assert s.update(x - 1, y).accepted
-    assert_same(student.posterior, careful.posterior, 0)
-
-
-NAN = float("nan")
-X, Y = points(4)
-
-
-@pytest.mark.parametrize(
-    ("act", "named"),
-    [
-        (lambda s: s.update(X[:, :1], Y), r"shape \(2,\), got \(1,\)"),
-        (lambda s: s.update(X[0], Y), r"shape \(2,\)"),
-        (lambda s: s.update(X[:0], Y[:0]), "batch of examples"),
-        (lambda s: s.update(X), "update needs y"),
-        (lambda s: s.update(X, Y[:3]), r"\(4,\)"),
-        (lambda s: s.update(X, Y + 1), "0 ... 1"),
-        (lambda s: s.update(X, Y - 1), "0 ... 1"),
-        (lambda s: s.update(X, Y + 0.5), "whole numbers"),
-        (lambda s: s.update(np.where(X[0] == X, NAN, X), Y), "x holds NaN"),
-        (lambda s: s.update(np.where(X[0] == X, NAN, X), Y, x_observed=np.ones(4, bool)), "x_observed says observed"),
-        (lambda s: s.update(X, Y, x_observed=np.ones(3, bool)), "x_observed has shape"),
-        (lambda s: s.update(X, Y, x_observed=np.ones(X.shape)), "x_observed must hold True"),
-        (lambda s: s.update(X, Y, y_observed=np.ones(4)), "y_observed must hold True"),
-        (lambda s: s.update(X, Y, y_observed=np.ones(5, bool)), "y_observed has shape"),
-        (lambda s: s.update(X, np.eye(2)[Y], y_observed=np.eye(2, dtype=bool)[Y]), "there is no half"),
-        (lambda s: s.update(X, ["a"] * 4), "layer 'softmax'"),
-        (lambda s: s.predict(X[:, :1]), r"shape \(2,\)"),
-        (lambda s: s.predict(X, parameters="free"), "'fixed' or 'random'"),
-        (lambda s: s.query("hidden", x=X), "want must be one of"),
-        (lambda s: s.query(x=X, y_observed=np.ones(4, bool)), "y_observed needs y"),
-        (lambda s: s.net.memory(0), "whole number >= 1"),
-        (lambda s: line().predict_proba(np.zeros((1, 3))), "SoftmaxObservation"),
-        (lambda s: line().update(np.zeros((4, 3)), np.full((4, 2), NAN)), "NaN"),
-        (lambda s: line().update(np.zeros((4, 3)), np.zeros((4, 3))), r"\(4, 2\)"),
-        (lambda s: classifier(iterations=0).update(X, Y), "iterations"),
-        (lambda s: classifier(iterations=-3).update(X, Y), "iterations"),
-        (lambda s: classifier(tolerance=-1.0).update(X, Y), "tolerance"),
-        (lambda s: classifier(damping=1.0).update(X, Y), "damping"),
-        (lambda s: classifier(damping=-0.1).update(X, Y), "damping"),
-        (lambda s: classifier(dropout=1.0).update(X, Y), "dropout"),
-        (lambda s: classifier(schedule=gbp.Order("dense")).update(X, Y), "never visits"),
-        (lambda s: classifier(input_sigma=0.0), "input_sigma"),
-        (lambda s: classifier(input_sigma=-1.0), "input_sigma"),
-        (lambda s: classifier(parameters="learnt"), "parameters"),
-        (lambda s: classifier(messages="few"), "messages"),
-        (lambda s: gbp.Learner(gbp.Sequential(gbp.Dense(2))), "input_shape"),
-        (lambda s: gbp.Learner(s.net, input_shape=(3,)), r"\(2,\)"),
-    ],
-)
-def test_bad_input_is_refused(act, named):
-    student = classifier()
-    before = copies(student.posterior)
-    with pytest.raises(ValueError, match=named):
-        act(student)
-    assert student.batches == student.failures == 0
-    for name, (eta, _) in before.items():
-        np.testing.assert_array_equal(student.posterior[name].eta, eta)
-
-
 # Queries.
 
 
@@ -428,24 +229,6 @@ def test_query_of_a_feed_forward_network():
 
 
 # What a review found.
-
-
-@pytest.mark.parametrize("iterations", [12, 60])  # while messages are lost, and while proximal steps are under way
-def test_a_batch_that_runs_out_while_diverging_is_refused(iterations):
-    """Uncentred features, no damping: the best means would come with the precisions of lost messages."""
-    rng = np.random.default_rng(0)
-    net = gbp.Sequential(
-        gbp.Dense(1, sigma=0.1, weight_prior=1.0, bias_prior=1.0, prior=100.0, weight_init=0.0),
-        gbp.GaussianObservation(sigma=0.1),
-        input_shape=(20,),
-    )
-    student = gbp.Learner(net, damping=0.0, iterations=iterations, messages="per-edge")
-    x = rng.random((30, 20))
-    report = student.update(x, 10 * x @ rng.standard_normal(20))
-    assert not report.accepted
-    assert ("proximal factors" in report.guard) == (iterations > 12)
-    assert "as it was before" in report.message
-    assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
 
 
 def test_a_forward_layer_above_a_generative_one_learns_nothing_without_a_target():

@@ -1,0 +1,57 @@
+"""Graphs so large that nobody looks at every iteration end like others."""
+
+import numpy as np
+import pytest
+
+import gbplearn as gbp
+from gbplearn import propagate
+from small_graphs import chain
+
+
+@pytest.mark.parametrize(
+    "options", [{"damping": 0.4}, {"damping": 0.3, "schedule": gbp.Order("seen", "odd", "even", "odd")}], ids=str
+)
+def test_large_graphs_are_looked_at_now_and_then_and_end_the_same(options, monkeypatch):
+    graph, mean, std = chain(seed=3)
+    small = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
+    until = gbp.infer(graph, tolerance=1e-4, **options)
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    large = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
+    assert (large.iterations, len(large.trace.residual)) == (23, 23)
+    np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
+    # Seen after 1, 5, 15 and 23 iterations; in between the trace shows what was seen next.
+    seen = large.trace.residual
+    assert all((seen[a:b] == seen[b - 1]).all() for a, b in ((1, 5), (5, 15), (15, 23)))
+    assert len(set(seen)) == 4
+    later = gbp.infer(graph, tolerance=1e-4, **options)
+    assert later.status is until.status is gbp.Status.CONVERGED
+    assert until.iterations - 1 <= later.iterations <= until.iterations + 9
+    np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
+
+
+def test_large_graphs_in_random_order_end_the_same(monkeypatch):
+    """The same draws, without a look in between; a look asks every group, and changes nothing."""
+    graph, mean, std = chain(seed=3)
+    how = {"damping": 0.4, "schedule": gbp.RandomLayers(), "seed": 5}
+    small = gbp.infer(graph, iterations=23, tolerance=0.0, **how)
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    large = gbp.infer(graph, iterations=23, tolerance=0.0, **how)
+    np.testing.assert_allclose(large["x"].eta, small["x"].eta, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(large["x"].lam, small["x"].lam, rtol=1e-6)
+    assert len(set(large.trace.residual)) == 4
+    later = gbp.infer(graph, tolerance=1e-4, **how)
+    assert later.status is gbp.Status.CONVERGED
+    np.testing.assert_allclose(later["x"].mean, mean, atol=1e-3 * std.max())
+
+
+@pytest.mark.parametrize("relinearise", [2, gbp.OnMovement(0.1)])
+def test_large_graphs_are_looked_at_freshly_linearised(relinearise, monkeypatch):
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (3,), prior=gbp.Gaussian.from_moments(1.0, 10.0))
+    graph.add(gbp.Factor(lambda a: a**2, (x[:],), y=np.array([4.0, 9.0, 2.0]), sigma=0.01, name="squares"))
+    result = gbp.infer(graph, relinearise=relinearise)
+    assert result.status is gbp.Status.CONVERGED
+    assert result.guard == ()
+    np.testing.assert_allclose(result["x"].mean, np.sqrt([4.0, 9.0, 2.0]), atol=1e-3)
