@@ -15,6 +15,7 @@ from gbplearn.denoising.layered import LayeredModel
 from gbplearn.experiments import video
 from gbplearn.experiments.experiment import run
 from gbplearn.experiments.video import METHODS, PAPER, Video
+from gbplearn.experiments.video_figure import draw_pictures
 from gbplearn.image_scores import psnr
 from gbplearn.layers.layer import Parameter
 from gbplearn.models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
@@ -203,6 +204,17 @@ def test_what_is_known_of_filters_is_where_they_start():
     assert np.mean(first["w"]) == pytest.approx(1, abs=0.02)
     known = {**prior, "w": gbp.Gaussian.from_moments(mean=prior["w"].mean, std=0.09)}
     np.testing.assert_allclose(random_starts(parameters, known, seed=1)["w"], 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_pictures_show_every_method(crop):
+    images = {name: np.full((250, 310, 3), grey) for name, grey in (("clean", 0.5), ("noisy", 0.6), ("pairwise", 0.51))}
+    figure = draw_pictures(images, crop=crop)
+    shown = {ax.get_title(): ax.get_images()[0].get_array() for ax in figure.axes if ax.get_images()}
+    assert list(shown) == ["clean", "noisy: 20.0 dB", "pairwise: 40.0 dB"]
+    for array, grey in zip(shown.values(), (0.5, 0.6, 0.51)):
+        np.testing.assert_allclose(array, grey)
+        assert array.shape == ((130, 180, 3) if crop else (250, 310, 3))
 
 
 def test_what_is_no_method_and_too_many_frames():

@@ -15,12 +15,12 @@ from ..report.figures import BLUE, GREEN, GREY, ORANGE
 
 _COLOURS = {"pairwise": GREY, "one": ORANGE, "five": BLUE}
 _STYLES = ("-", "--", ":", "-.")
-_PART = (slice(60, 190), slice(120, 300))  # of the frame: the bear's head
+_PART = (slice(110, 240), slice(30, 210))  # of the frame: the bear
 
 
 def draw_curves(runs: Sequence[Mapping[str, Sequence[float]]]) -> Figure:
     """A line a method; `runs` has a PSNR for each frame of each method, once for each seed."""
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    figure = Figure(figsize=(8.8, 4.4), layout="constrained")
     ax = figure.subplots()
     drawn: dict[str, int] = {}
     for method in runs[0]:
@@ -37,7 +37,7 @@ def draw_curves(runs: Sequence[Mapping[str, Sequence[float]]]) -> Figure:
     ax.set_ylabel("PSNR, dB")
     ax.grid(axis="y", color="#dddddd", linewidth=0.7)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=9)
+    figure.legend(*ax.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside right center")
     return figure
 
 
@@ -46,7 +46,7 @@ def draw_pictures(images: Mapping[str, np.ndarray], crop: bool = False) -> Figur
     columns = 3 if len(images) <= 9 else 4
     rows = -(-len(images) // columns)
     figure = Figure(figsize=(4 * columns, 2.6 * rows + (0.3 * rows if crop else 0)), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for ax in axes:
         ax.axis("off")
     for ax, (name, image) in zip(axes, images.items()):
