@@ -66,7 +66,17 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", [*CASES, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
+# The plain ones have a cousin with a rest, a stride or a margin.
+PLAIN = ("conv", "paint, full", "max", "average", "upsample", "smooth, one row")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(n for n in CASES if n not in PLAIN),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (*PLAIN, *MORE)),
+    ],
+)
 def test_layers_are_the_plain_function(name):
     layer, shape = {**CASES, **MORE}[name]
     drawn = draw(layer, shape, seed=1)
@@ -118,7 +128,9 @@ def residuals_by_hand(layer, values):
     return [out - np.asarray(ACTIVATIONS[layer.activation](a))]
 
 
-@pytest.mark.parametrize("name", ["conv, same, even by odd", "paint, full, stride 2", "smooth"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("conv, same, even by odd", marks=pytest.mark.slow), "paint, full, stride 2", "smooth"]
+)
 def test_a_robust_switch_is_shared_over_channels(name):
     """With energies summed over the channels of a place, all of its factors have the weight `min(1, N² / d²)`."""
     layer, shape = CASES[name]
