@@ -395,7 +395,7 @@ def check_operators(kind, shapes, seed=0):
             found = [(o.times(v), o.back(r)) for o in (operator, operator.squared(), Entries(edges, each))]
             unit = edges.spread(jnp.arange(1, 1 + v.size).reshape(v.shape))  # from 1; 0 where there is no edge
             out.append((found, as_rows(each) if m == 1 else each, as_rows(jnp.broadcast_to(unit, row))))
-        return jax.jacfwd(flat, argnums=tuple(range(len(args))))(*args), out
+        return jax.jacobian(flat, argnums=tuple(range(len(args))))(*args), out
 
     matrices, out = jax.jit(everything, compiler_options=QUICK)(args, vectors, r)
     for matrix, (found, each, unit), v in zip(matrices, out, vectors, strict=True):

@@ -95,7 +95,7 @@ def test_each_frame_is_compared_with_its_own_truth(clean, noisy, tmp_path, capsy
     said = capsys.readouterr().out
     expected = np.mean([psnr(n / 255, t / 255) for n, t in zip(given, truth)])
     assert float(re.search(r"noisy: ([\d.]+) dB", said)[1]) == pytest.approx(expected, abs=0.01)
-    assert re.search(r"factors a frame: pixels [\d,]+, previous [\d,]+, next [\d,]+, smooth/inside", said)
+    assert re.search(r"factors a graph: pixels [\d,]+, previous [\d,]+, next [\d,]+, smooth/inside", said)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])

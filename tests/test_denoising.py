@@ -1,5 +1,7 @@
 """Pixels that hold nonsense: smoothness against a dense solve, switches against their densities, and both together."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,7 +9,7 @@ from scipy import stats
 import gbplearn as gbp
 from gbplearn.data.video import corrupt
 from gbplearn.denoising.best import Settings, denoise_best
-from gbplearn.denoising.denoiser import factor_groups
+from gbplearn.denoising.denoiser import MARGIN, TILE, factor_groups
 from gbplearn.denoising.smooth_graph import smooth_graph
 from gbplearn.denoising.switches import Cavity, local_scale, probability_intact, shape_of, weight_of
 from gbplearn.image_scores import psnr
@@ -112,7 +114,7 @@ def test_a_shape_there_is_even_of_channels_that_are_all_alike_or_constant():
     assert 0 < values[0] < 1e-3
     assert values[-1] == pytest.approx(3.0, rel=1e-3)
     for few in (np.zeros((100, 3)), np.zeros((0, 3))):
-        np.testing.assert_allclose(shape_of(few), np.eye(3) * np.trace(shape_of(few)) / 3)
+        np.testing.assert_allclose(shape_of(few), np.eye(3))
 
 
 @pytest.mark.parametrize("kind", ["constant", "grey"])
@@ -130,6 +132,9 @@ def test_images_without_colours_are_cleaned(kind):
 def test_settings_and_masks_that_leave_nothing():
     with pytest.raises(ValueError, match="rounds must be a whole number >= 2, got 1"):
         Settings(rounds=1)
+    for wrong in ({"share": 0.0}, {"sigma": 0.0}, {"beside": ("prev",)}):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must"):
+            dataclasses.replace(Settings(), **wrong)
     with pytest.raises(ValueError, match="order must be 1 or 2, got 3"):
         Settings(order=3)
     with pytest.raises(ValueError, match="all pixels of an image, or of a tile of a large one, are missing"):
@@ -188,4 +193,6 @@ def test_the_factors_of_a_frame_are_counted():
     assert groups["pixels"] == groups["previous"] == groups["next"] == 3 * height * width
     assert groups["smooth/inside"] == 3 * (height - 2) * (width - 2)
     assert groups["smooth/top"] == 3 * (width - 2)
+    assert "next" not in factor_groups("best-video", (height, width, 3), alone=True)
+    assert factor_groups("best", (4000, 20, 1))["pixels"] == (TILE + 2 * MARGIN) * 20  # a tile of it
     assert factor_groups("single-layer", (height, width, 3))["conv_transpose"] == 3 * height * width

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,14 @@ def test_operators_of_large_images_are_those_of_the_jacobian(name, monkeypatch):
     _, filters, _, _ = kind.jacobian(*(jnp.ones(s) for s in (x, w, d, y)))
     assert isinstance(filters, Product)  # nothing but this has no patches
     check_operators(kind, (x, w, d, y))
+    # And it can be differentiated both ways where it is compiled, as the guard does.
+    args = [jnp.asarray(np.random.default_rng(1).standard_normal(s), jnp.float32) for s in (x, w, d, y)]
+    forward, backward = (jax.jit(how(kind.value, argnums=(0, 1)))(*args) for how in (jax.jacfwd, jax.jacrev))
+    monkeypatch.undo()
+    plain = jax.jit(jax.jacrev(kind.value, argnums=(0, 1)))(*args)
+    for found in (forward, backward):
+        for a, b in zip(found, plain):
+            np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 @given(

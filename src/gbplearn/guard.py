@@ -43,7 +43,9 @@ _REST = 4  # steps whose gain estimates what is left
 _LEAST = 5  # iterations before parameters count as settled: what is observed must have reached them
 _STALLED = 300  # iterations without progress of the residual that count as not converging ...
 _RESTLESS = 0.1  # ... if it is larger than this
-_ON_ITS_WAY = 0.9  # of the largest residual: messages that have come down so far are not diverging
+# Of the largest residual: messages that have come down so far, and whose energy falls, are not diverging; nor are those
+# that have come down far, whose energy is below what it was at first.
+_ON_ITS_WAY, _FAR_DOWN = 0.9, 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Guard:
             if not self.enabled:
                 return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
             if self.left == 0:
-                return self._limit(self._restart(state, best))
+                return self._limit(self._restart(state, best), lost=True)
             if not stages:
                 return self._proximal(self._restart(state, best), best)
             stages -= 1
@@ -178,17 +180,17 @@ class Guard:
         points = tuple(None if p is None else {name: jnp.copy(x[name]) for name in p} for p in state.points)
         return dataclasses.replace(state, points=points)
 
-    def _limit(self, state: State) -> Outcome:
+    def _limit(self, state: State, lost: bool = False) -> Outcome:
         """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen.
 
-        Energies that fell from look to look are taken for not diverging.
+        Energies that fell from look to look are taken for not diverging, unless it is known that messages were `lost`.
         """
         sound = proximal.finite(state.messages)
         if not self.enabled and not sound:
             best = self._best()
             return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
         # Beliefs that still move by more than a standard deviation an iteration may be on their way up.
-        if self.enabled and not (sound and (self.rows[-1].residual[-1].max() <= 1 or self._falling())):
+        if self.enabled and not (sound and (self.rows[-1].residual[-1].max() <= 1 or (not lost and self._falling()))):
             best = self._best()
             energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
             least = float(proximal.total_energy(self.problem, best))
@@ -209,8 +211,11 @@ class Guard:
         last, before = energies[-1], [e for e in energies if e != energies[-1]]  # what nobody looked at is repeated
         if self.did == [] and last < energies[0] and last <= self.best_energy:
             return True
-        down = rows[-1].residual.max() < _ON_ITS_WAY * max(r.residual.max() for r in rows)
-        return bool(down) and (last < energies[0] or (bool(before) and last < before[-1]))
+        residuals = [float(r.residual.max()) for r in rows]
+        peak = max((r for r in residuals if np.isfinite(r)), default=0.0)  # groups not yet visited have no finite one
+        if residuals[-1] < _FAR_DOWN * peak and last < energies[0]:
+            return True
+        return residuals[-1] < _ON_ITS_WAY * peak and bool(before) and last < before[-1]
 
     def _plain(self, state: State, options: Options) -> tuple[State, str]:
         """Messages until they converge, diverge or run out of iterations."""

@@ -66,10 +66,9 @@ def random_starts(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Gau
     out = {}
     for i, (name, p) in enumerate(parameters.items()):
         if p.start:
-            unknown = np.allclose(beliefs[name].std, p.prior, rtol=1e-4)
-            out[name] = beliefs[name].mean + jnp.asarray(
-                unknown * _draw(p.start, p.shape, seed, i), beliefs[name].dtype
-            )
+            mean, std = beliefs[name].mean, beliefs[name].std
+            unknown = np.allclose(std, p.prior, rtol=1e-4) and (p.init > 0 or not np.any(mean))
+            out[name] = mean + jnp.asarray(unknown * _draw(p.start, p.shape, seed, i), beliefs[name].dtype)
     return out
 
 

@@ -1,14 +1,15 @@
 """What one would use otherwise on an image of which some pixels hold nonsense: scikit-image, and detect-then-inpaint.
 
 Every function takes and gives an image `(height, width, channels)` of numbers in [0, 1]; those of a video the frames
-before and after too. Strengths were chosen by PSNR on frames 0 - 4 of the bear, `benchmarks/denoiser_search.py`.
+before and after too. Strengths were chosen by PSNR on frames 0, 2 and 4 of the bear (`benchmarks/denoiser_search.py`);
+ROAD's threshold is the one it was handed to us with.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.ndimage import median_filter
@@ -52,43 +53,57 @@ def bilateral(image: np.ndarray, colour: float = 0.1) -> np.ndarray:
 
 
 def road(image: np.ndarray, threshold: float = _ROAD) -> np.ndarray:
-    """Which pixels are nonsense, by rank-ordered absolute differences (Garnett et al. 2005).
+    """Which pixels are nonsense, by rank-ordered absolute differences (after Garnett et al. 2005, who take four).
 
-    True where the two smallest differences to the eight neighbours, summed over the colours, add up to more than
-    `threshold`.
+    True where the two smallest differences to the eight neighbours (at the border: to those that there are), summed
+    over the colours, add up to more than `threshold`.
     """
     height, width = image.shape[:2]
-    wide = np.pad(image, ((1, 1), (1, 1), (0, 0)), mode="reflect")
+    wide = np.pad(image, ((1, 1), (1, 1), (0, 0)), constant_values=np.inf)
     off = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
     differences = [np.abs(wide[i : i + height, j : j + width] - image).sum(-1) for i, j in off]
     return np.partition(np.stack(differences), 1, axis=0)[:2].sum(0) > threshold
 
 
+class Found(NamedTuple):
+    """An image of which `road` has found the nonsense, and inpainted it biharmonically."""
+
+    image: np.ndarray
+    nonsense: np.ndarray
+    clean: np.ndarray
+
+
+def find(image: np.ndarray) -> Found:
+    """By `road`."""
+    nonsense = road(image)
+    return Found(image, nonsense, _inpainted(image, nonsense))
+
+
 def road_biharmonic(image: np.ndarray) -> np.ndarray:
     """Pixels that `road` finds are inpainted biharmonically."""
-    return _inpainted(image, road(image))
+    return find(image).clean
 
 
 def _inpainted(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return skimage("restoration").inpaint_biharmonic(image, mask, channel_axis=-1, split_into_regions=True)
 
 
-def road_flow(before: np.ndarray | None, image: np.ndarray, after: np.ndarray | None) -> np.ndarray:
+def road_flow(before: Found | None, now: Found, after: Found | None) -> np.ndarray:
     """Pixels that `road` finds are taken from the frames before and after, moved here by optical flow.
 
     Where neither has an intact pixel they are inpainted. The flow is that of the inpainted frames.
     """
     from ..denoising.flow import moved_to
 
-    found, clean = road(image), road_biharmonic(image)
-    total, weight = np.zeros(image.shape), np.zeros(image.shape[:2])
+    total, weight = np.zeros(now.image.shape), np.zeros(now.nonsense.shape)
     for other in (before, after):
         if other is not None:
-            moved = moved_to(clean, road_biharmonic(other), (~road(other)).astype(float))
+            moved = moved_to(now.clean, other.clean, (~other.nonsense).astype(float))
             total += moved.trust[..., None] * moved.image
             weight += moved.trust
-    filled = np.where((found & (weight > 0.5))[..., None], total / np.maximum(weight, 1e-9)[..., None], image)
-    return _inpainted(filled, found & (weight <= 0.5))
+    known = now.nonsense & (weight > 0.5)
+    filled = np.where(known[..., None], total / np.maximum(weight, 1e-9)[..., None], now.image)
+    return _inpainted(filled, now.nonsense & ~known)
 
 
 SINGLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -101,9 +116,14 @@ SINGLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def clean_frame(method: str, frames: Sequence[np.ndarray], number: int) -> np.ndarray:
-    """One frame of a video by a classical method: of `SINGLE`, or "ROAD, flow"."""
+def clean_frames(method: str, frames: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Frame after frame by a classical method: of `SINGLE`, or "ROAD, flow"."""
     if method in SINGLE:
-        return np.clip(SINGLE[method](frames[number]), 0, 1)
-    before = frames[number - 1] if number else None
-    return np.clip(road_flow(before, frames[number], frames[number + 1] if number + 1 < len(frames) else None), 0, 1)
+        yield from (np.clip(SINGLE[method](frame), 0, 1) for frame in frames)
+        return
+    before, now = None, find(frames[0])
+    for number in range(len(frames)):
+        after = find(frames[number + 1]) if number + 1 < len(frames) else None
+        yield np.clip(road_flow(before, now, after), 0, 1)
+        if after is not None:
+            before, now = now, after

@@ -59,8 +59,14 @@ class Settings:
 
     def __post_init__(self):
         for name, least in (("rounds", 2), ("iterations", 1)):
-            if getattr(self, name) < least:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number >= {least}, got {getattr(self, name)!r}")
+        for name, most in (("sigma", np.inf), ("share", 1.0), ("tail", np.inf)):
+            if not 0 < getattr(self, name) < most:
+                raise ValueError(f"{name} must be a number > 0 and < {most:g}, got {getattr(self, name)!r}")
+        if not set(self.beside) <= {"previous", "next"}:
+            raise ValueError(f"beside must hold 'previous', 'next' or both, got {self.beside!r}")
         if self.order not in (1, 2):
             raise ValueError(f"order must be 1 or 2, got {self.order!r}")
 

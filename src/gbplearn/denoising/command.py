@@ -94,8 +94,8 @@ def _clean(
                 )
             right, image = as_frames(truth)[0], np.clip(found.mean, 0, 1)
             scores.append((psnr(given, right), psnr(image, right), ssim(image, right)))
-    groups = factor_groups(denoiser.model, first[0].shape)
-    said = [f"factors a frame: {', '.join(f'{name} {count:,}' for name, count in groups.items())}"]
+    groups = factor_groups(denoiser.model, first[0].shape, alone=len(frames) == 1)
+    said = [f"factors a graph: {', '.join(f'{name} {count:,}' for name, count in groups.items())}"]
     if not np.isnan(corrupt[0]):
         said.append(f"{np.mean(corrupt):.1%} of the pixels held nonsense or were missing")
     if scores:

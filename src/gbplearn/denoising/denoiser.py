@@ -81,13 +81,17 @@ class GBPDenoiser:
             yield from _learnt(LAYERED[self.model], given)
 
 
-def factor_groups(model: str, shape: tuple[int, ...]) -> dict[str, int]:
-    """What the graph of a frame `(height, width, channels)` is made of: factors by the name of their group."""
+def factor_groups(model: str, shape: tuple[int, ...], alone: bool = False) -> dict[str, int]:
+    """What the graph of a frame `(height, width, channels)` is made of: factors by the name of their group.
+
+    Of a large frame it is that of one of its tiles. `alone`: there are no frames beside it.
+    """
     if model in LAYERED:
         graph = LAYERED[model].network().graph(np.zeros((1, *shape), np.float32))
     else:
-        image, ones = np.zeros(shape, np.float32), np.ones(shape[-1])
-        others = dict.fromkeys(Settings().beside, (image, image)) if model == "best-video" else {}
+        size = [min(n, TILE + 2 * MARGIN) for n in shape[:2]]
+        image, ones = np.zeros((*size, shape[-1]), np.float32), np.ones(shape[-1])
+        others = dict.fromkeys(Settings().beside, (image, image)) if model == "best-video" and not alone else {}
         graph = smooth_graph(image, image, 1.0, ones, ones, others)
     return {name: factor.factors for name, factor in graph.factors.items()}
 

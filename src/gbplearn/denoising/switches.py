@@ -105,4 +105,4 @@ def shape_of(residuals: np.ndarray, rounds: int = 10) -> np.ndarray:
         distance = np.einsum("na,ab,nb->n", residuals, np.linalg.inv(shape), residuals)
         found = (residuals / np.maximum(distance, 1e-12)[:, None]).T @ residuals / max(n, 1)
         shape = (1 - _ROUND) * channels * found / max(np.trace(found), 1e-12) + _ROUND * np.eye(channels)
-    return shape
+    return shape * channels / np.trace(shape)

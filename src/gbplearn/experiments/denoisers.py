@@ -1,7 +1,7 @@
-"""What a user would pick: our denoisers beside classical ones, on videos and photographs that they were not made for.
+"""What a user would pick: our denoisers beside classical ones, on the bear, and on images that they never saw.
 
-A tenth of the pixels are replaced by noise. Settings were chosen on the first five frames of the bear, for all methods,
-and are the same everywhere.
+A tenth of the pixels are replaced by noise. Settings were chosen on the first five frames of the bear, and are the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import importlib.util
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..baselines.classical_denoisers import SINGLE, clean_frame, skimage
+from ..baselines.classical_denoisers import SINGLE, clean_frames, skimage
 from ..data.video import FRAMES, corrupt, load_bear
 from ..denoising.best import Settings
 from ..denoising.denoiser import GBPDenoiser
@@ -201,5 +201,4 @@ def _cleaned(method: str, noisy: np.ndarray) -> Iterator[np.ndarray]:
         model, settings = {**OURS, **LESS}[method]
         yield from (np.clip(found.mean, 0, 1) for found in GBPDenoiser(model, settings).frames(noisy))
         return
-    clean_one: Callable[[int], np.ndarray] = partial(clean_frame, method, list(noisy.astype(float)))
-    yield from map(clean_one, range(len(noisy)))
+    yield from clean_frames(method, list(noisy.astype(float)))

@@ -138,8 +138,8 @@ class Video(InParts):
             told["psnr of corrupt pixels"].append(psnr(image[mask], clean[number][mask]))
             told["refused"].append(float(not report.accepted))
             told["guard"].append(float(bool(report.guard)))
-            if number == min(SHOWN, len(noisy) - 1):
-                write_picture(_picture(folder, seed, method), image)
+            if number <= SHOWN:  # of which the last is shown
+                write_picture(_picture(folder, seed, method, number), image)
             seconds = earlier + time.perf_counter() - begin
             note = {"settings": settings_hash(self._of(method)), "frames": json.dumps(told), "seconds": seconds}
             save(learner, path, note)
@@ -175,7 +175,7 @@ class Video(InParts):
         shown, seed, folder = min(SHOWN, self.frames - 1), runs[0].kept["seed"], Path(runs[0].kept["folder"])
         clean = self._clean()
         images = {"clean": clean[shown], "noisy": corrupt(clean, self.share, seed)[0][shown]}
-        images |= {m: read_picture(_picture(folder, seed, m)) for m in self.methods}
+        images |= {m: read_picture(_picture(folder, seed, m, shown)) for m in self.methods}
         words = f"Frame {shown}: clean, noisy, and as each method has it, with its PSNR in decibels"
         return {
             "frame": (draw_pictures(images), f"{words}."),
@@ -201,5 +201,5 @@ def _file(seed: int, method: str) -> str:
     return f"seed-{seed}-{method.replace(', ', '-').replace(' ', '-')}"
 
 
-def _picture(folder: Path, seed: int, method: str) -> Path:
-    return folder / f"{_file(seed, method)}.png"
+def _picture(folder: Path, seed: int, method: str, number: int) -> Path:
+    return folder / f"{_file(seed, method)}-{number}.png"

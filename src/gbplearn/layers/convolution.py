@@ -18,7 +18,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jaxtyping import Float
 
 from ..edges import AxesEdges
@@ -41,17 +41,8 @@ class Convolution:
 
     def of_image(self, w: Array, x: Array) -> Float[Array, "b h w c"]:
         """With the filters given."""
-        if planar.is_quick(w.shape, x.shape):
-            return planar.of_image(self.windows, w, x)
-        k = self.windows
-        return lax.conv_general_dilated(
-            x,
-            w,
-            window_strides=k.stride,
-            padding=list(zip(k.before, k.after)),
-            lhs_dilation=k.dilation,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
+        quick = planar.is_quick(w.shape, x.shape)
+        return (planar.of_image if quick else planar.convolve)(self.windows, w, x)
 
     def of_filters(self, x: Array, w: Array) -> Float[Array, "b h w c"]:
         """With the image given."""
@@ -159,12 +150,12 @@ class ConvolutionKind(FactorKind):
         a, patches = self._sum(x, w, d, y)
         slope = -value_and_slope(self.activation, a)[1]
         convolution = Convolution(self.windows)
-        of_image = Product(w, slope, edges[1], edges[0], convolution.of_image)
+        back = partial(planar.to_image, self.windows, (x.shape[1], x.shape[2]))
+        transpose = back if planar.is_quick(w.shape, x.shape) else None
+        of_image = Product(w, slope, edges[1], edges[0], convolution.of_image, transpose)
         if patches is not None:
             of_filters = FilterJacobian(patches, slope, w.shape)
         else:
-            back = partial(planar.to_image, self.windows, (x.shape[1], x.shape[2]))
-            of_image = dataclasses.replace(of_image, transpose=back)
             back = partial(planar.to_filters, self.windows)
             of_filters = Product(x, slope, edges[0], edges[1], convolution.of_filters, back)
         return of_image, of_filters, Shared(slope), Identity(y.shape, y.dtype)

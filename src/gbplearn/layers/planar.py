@@ -13,7 +13,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
 from ..compiling import one_round
@@ -31,9 +31,29 @@ def is_quick(filters: tuple[int, ...], image: tuple[int, ...]) -> bool:
     return worth and jax.default_backend() == "cpu"
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def of_image(windows: Windows, w: Float[Array, "k l f c"], x: Float[Array, "b h w f"]) -> Float[Array, "b i j c"]:
     """`sum_uvf w_uvfc x_b,i+u,j+v,f`."""
     return _apart(partial(_sum, windows), w, x)
+
+
+@of_image.defjvp
+def _of_image_jvp(windows: Windows, at: tuple[Array, Array], moves: tuple[Array, Array]) -> tuple[Array, Array]:
+    """By XLA's own convolution, which can be transposed: a loop of a number of rounds that is not known cannot."""
+    (w, x), (dw, dx) = at, moves
+    return of_image(windows, w, x), convolve(windows, dw, x) + convolve(windows, w, dx)
+
+
+def convolve(windows: Windows, w: Float[Array, "k l f c"], x: Float[Array, "b h w f"]) -> Float[Array, "b i j c"]:
+    """The same by XLA's own convolution."""
+    return lax.conv_general_dilated(
+        x,
+        w,
+        window_strides=windows.stride,
+        padding=list(zip(windows.before, windows.after)),
+        lhs_dilation=windows.dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
 
 
 def to_image(windows: Windows, size: Pair, w: Float[Array, "k l f c"], r: Float[Array, "b i j c"]) -> Array:
