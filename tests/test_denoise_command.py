@@ -1,6 +1,8 @@
 """`gbplearn denoise` and GBPDenoiser: kinds of files and arrays, and what is refused. What is cleaned is small."""
 
+import dataclasses
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from gbplearn.data.video import corrupt
 from gbplearn.denoising import denoiser
 from gbplearn.denoising.best import Denoised
 from gbplearn.denoising.denoiser import GBPDenoiser, in_tiles
+from gbplearn.denoising.layered import learn_frame
 from gbplearn.denoising.pictures import open_frames
 from gbplearn.image_scores import psnr, ssim
 
@@ -129,14 +132,58 @@ def test_arrays_that_are_no_images(noisy, quick):
 
 
 def test_the_paper_s_networks_learn_from_frame_to_frame(noisy, monkeypatch):
-    from dataclasses import replace
-
-    short = replace(denoiser.LAYERED["single-layer"], iterations=5)
+    short = dataclasses.replace(denoiser.LAYERED["single-layer"], iterations=5)
     monkeypatch.setitem(denoiser.LAYERED, "single-layer", short)
     two = GBPDenoiser("single-layer").fit_transform(np.stack([noisy, noisy]))
     one = GBPDenoiser("single-layer").fit_transform(noisy)
     np.testing.assert_array_equal(two[0], one)
     assert (two[1] != two[0]).any()  # it has learnt in between
+
+
+@pytest.mark.parametrize(("height", "width"), [(30, 42), (24, 33), (27, 32)])
+def test_the_deep_network_takes_images_of_any_size(height, width):
+    """It wants sides of 4 n + 2: what an image lacks is there, but missing."""
+    model = denoiser.LAYERED["five-layer"]
+    larger = model.fitting((height, width, 3))
+    assert larger == (height + (2 - height) % 4, width + (2 - width) % 4, 3)
+    image = np.full((height, width, 3), 0.4)
+    learner = dataclasses.replace(model, iterations=2).learner(larger)
+    mean, std, report = learn_frame(learner, image)
+    assert report.accepted
+    assert mean.shape == std.shape == image.shape
+    np.testing.assert_allclose(mean, image, atol=0.1)
+
+
+def test_missing_pixels_are_not_drawn_to_black():
+    """Which of them are missing has nothing to do with how bright they are: on average they are right."""
+    model = dataclasses.replace(denoiser.LAYERED["single-layer"], iterations=100)
+    rows, columns = np.mgrid[:34, :42]
+    light = 0.7 + 0.2 * np.sign(np.sin(1.1 * rows) * np.sin(0.9 * columns))
+    image, seen = (
+        (light[..., None] * np.ones(3)).astype(np.float32),
+        np.random.default_rng(0).random(light.shape) > 0.15,
+    )
+    mean, std, _ = learn_frame(model.learner(image.shape), np.where(seen[..., None], image, np.nan), seen)
+    assert abs((mean - image)[~seen].mean()) < 0.1
+    assert std[~seen].mean() > std[seen].mean()
+
+
+def test_large_frames_are_learnt_from_tile_by_tile(monkeypatch):
+    monkeypatch.setitem(
+        denoiser.LAYERED, "single-layer", dataclasses.replace(denoiser.LAYERED["single-layer"], iterations=3)
+    )
+    taken = []
+
+    def learn(learner, frame, seen):
+        taken.append((learner.batches, frame.shape))
+        return learn_frame(learner, frame, seen)
+
+    monkeypatch.setattr(denoiser, "learn_frame", learn)
+    monkeypatch.setattr(denoiser, "in_tiles", partial(in_tiles, tile=16, margin=4))
+    frame = np.random.default_rng(0).uniform(0.4, 0.6, (40, 24, 3))
+    found = GBPDenoiser("single-layer").fit_transform(frame)
+    assert taken == [(0, (24, 24, 3)), (1, (24, 24, 3))]  # what was learnt from the first is known to the second
+    assert np.abs(found - frame).mean() < 0.2
 
 
 def moving(tones):
@@ -163,9 +210,9 @@ def test_grey_frames_beside():
 
 def test_large_frames_in_tiles(quick):
     frame = np.random.default_rng(0).random((45, 61, 3))
-    whole = in_tiles(frame, tile=100)
+    whole = in_tiles(denoiser.denoise_best, frame, tile=100)
     for tile, margin in ((16, 4), (20, 3), (45, 1), (7, 2)):
-        for a, b in zip(in_tiles(frame, tile=tile, margin=margin), whole):
+        for a, b in zip(in_tiles(denoiser.denoise_best, frame, tile=tile, margin=margin), whole):
             np.testing.assert_array_equal(a, b)  # a median sees one pixel far
 
 
@@ -227,6 +274,7 @@ def test_bad_files_are_refused_in_a_line_and_nothing_is_written(clean, tmp_path,
         ((a, out, "--clean", sizes), "holds 2 frames"),
         ((a, out, "--mask", tmp_path / "other.png"), "other.png is 32 x 9"),
         ((a, out, "--noise-map", tmp_path / "nowhere" / "map.png"), "nowhere: there is no such folder"),
+        ((a, out, "--noise-map", tmp_path / "m.png", "--model", "pairwise"), "pairwise does not say which pixels"),
     ):
         assert complaint in refused(capsys, *words)
         assert sorted(tmp_path.rglob("*")) == before

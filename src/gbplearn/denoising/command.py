@@ -12,7 +12,7 @@ import numpy as np
 
 from ..image_scores import psnr, ssim
 from ..report.progress import progress
-from .denoiser import GBPDenoiser, as_frames, as_type, factor_groups
+from .denoiser import LAYERED, GBPDenoiser, as_frames, as_type, factor_groups
 from .pictures import Frames, Output, open_frames, size_of
 
 # Standard deviations are drawn from black, 0, to white: this much and more.
@@ -43,6 +43,8 @@ def denoise_file(
 
     **Returns:** what there is to say, line by line.
     """
+    if noise_map is not None and model in LAYERED:
+        raise ValueError(f"--noise-map: the model {model} does not say which pixels it took for nonsense; best does")
     frames = open_frames(source)
     reference = None if clean is None else _same_length(open_frames(clean), frames, clean)
     denoiser = GBPDenoiser(model)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ class GBPDenoiser:
         """Frame after frame `(height, width, channels)` of numbers in [0, 1], what is believed of each."""
         given = ((f, None if holes is None else ~holes[min(i, len(holes) - 1)]) for i, f in enumerate(frames))
         if self.model == "best":
-            yield from (in_tiles(frame, seen, settings=self.settings) for frame, seen in given)
+            alone = partial(denoise_best, settings=self.settings)
+            yield from (in_tiles(alone, frame, seen) for frame, seen in given)
         elif self.model == "best-video":
             yield from _with_neighbours(given, Settings() if self.settings is None else self.settings)
         else:
@@ -86,10 +88,10 @@ def factor_groups(model: str, shape: tuple[int, ...], alone: bool = False) -> di
 
     Of a large frame it is that of one of its tiles. `alone`: there are no frames beside it.
     """
+    size = [min(n, TILE + 2 * MARGIN) for n in shape[:2]]
     if model in LAYERED:
-        graph = LAYERED[model].network().graph(np.zeros((1, *shape), np.float32))
+        graph = LAYERED[model].network().graph(np.zeros((1, *LAYERED[model].fitting((*size, shape[-1]))), np.float32))
     else:
-        size = [min(n, TILE + 2 * MARGIN) for n in shape[:2]]
         image, ones = np.zeros((*size, shape[-1]), np.float32), np.ones(shape[-1])
         others = dict.fromkeys(Settings().beside, (image, image)) if model == "best-video" and not alone else {}
         graph = smooth_graph(image, image, 1.0, ones, ones, others)
@@ -97,12 +99,16 @@ def factor_groups(model: str, shape: tuple[int, ...], alone: bool = False) -> di
 
 
 def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
-    learner: Learner | None = None
-    for frame, seen in given:
-        if learner is None:
-            learner = model.learner(frame.shape)
-        mean, std, _ = learn_frame(learner, frame, seen)
-        yield Denoised(mean, std, np.full(frame.shape[:2], np.nan))
+    """The tiles of a large frame are to the learner what frames are: filters are learnt on from one to the next."""
+    learners: dict[tuple[int, ...], Learner] = {}  # one: tiles and frames all have one size
+
+    def clean(frame: np.ndarray, seen: np.ndarray | None, beside: Mapping[str, Beside]) -> Denoised:
+        if frame.shape not in learners:
+            learners[frame.shape] = model.learner(model.fitting(frame.shape))
+        mean, std, _ = learn_frame(learners[frame.shape], frame, seen)
+        return Denoised(mean, std, np.full(frame.shape[:2], np.nan))
+
+    yield from (in_tiles(clean, frame, seen) for frame, seen in given)
 
 
 def _with_neighbours(given: Iterable[Given], settings: Settings) -> Iterator[Denoised]:
@@ -110,7 +116,7 @@ def _with_neighbours(given: Iterable[Given], settings: Settings) -> Iterator[Den
     before: Denoised | None = None
     now: tuple[Given, Denoised] | None = None
     for frame, seen in given:
-        after = in_tiles(frame, seen, settings=settings)
+        after = in_tiles(partial(denoise_best, settings=settings), frame, seen)
         if now is not None:
             before = _beside(*now, before, after, settings)
             yield before
@@ -134,30 +140,34 @@ def _beside(
         for name, other in (("previous", before), ("next", after))
         if name in settings.beside
     }
-    return in_tiles(*given, others, settings=settings)
+    return in_tiles(partial(denoise_best, settings=settings), *given, others)
 
 
 def in_tiles(
+    clean: Callable[..., Denoised],
     frame: np.ndarray,
     seen: np.ndarray | None = None,
     beside: Mapping[str, Beside] | None = None,
     tile: int = TILE,
     margin: int = MARGIN,
-    settings: Settings | None = None,
 ) -> Denoised:
-    """`denoise_best` of a frame of any size: a large one tile by tile, so that memory and programs stay small.
+    """A frame of any size: a large one tile by tile, so that memory and programs stay small.
 
     All tiles have one size, and overlap; what is near the border of a tile comes from its neighbour.
+
+    **Arguments:**
+
+    - `clean`: cleans a tile, `clean(frame, seen, beside=...)`: `denoise_best`, or another.
     """
     height, width = frame.shape[:2]
     if max(height, width) <= tile + 2 * margin:
-        return denoise_best(frame, seen, settings, beside)
+        return clean(frame, seen, beside=beside or {})
     whole = Denoised(*(np.zeros(s) for s in (frame.shape, frame.shape, frame.shape[:2])))
     for top, rows in _spans(height, tile, margin):
         for left, columns in _spans(width, tile, margin):
             where = np.s_[top.start : top.stop, left.start : left.stop]
             others = {name: Beside(*(a[where] for a in other)) for name, other in (beside or {}).items()}
-            part = denoise_best(frame[where], None if seen is None else seen[where], settings, others)
+            part = clean(frame[where], None if seen is None else seen[where], beside=others)
             inner = _inside(top, rows), _inside(left, columns)
             for into, found in zip(whole, part):
                 into[rows.start : rows.stop, columns.start : columns.stop] = found[inner]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..gaussian import Gaussian
 from ..learner import Learner, Report
 from ..models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
 from ..network import Sequential
 from ..schedule import Order, Schedule
+
+_MOST_MORE = 8  # rows and columns, one less than that, that an image may lack for a network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +29,28 @@ class LayeredModel:
     schedule: Schedule | None = None
 
     def learner(self, shape: tuple[int, ...], seed: int = 0) -> Learner:
-        """With nothing learnt yet."""
-        return Learner(self.network(), shape, seed=seed, tolerance=0.0, **self.options())
+        """With nothing learnt yet.
+
+        A pixel that is missing may have any value: filters say little about a single pixel, so that the learner's own
+        `N(0, 1)` would draw it to black.
+        """
+        missing = Gaussian.from_moments(mean=0.5, std=10.0)
+        return Learner(self.network(), shape, seed=seed, tolerance=0.0, input_prior=missing, **self.options())
+
+    def fitting(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The smallest image `(height, width, channels)` not below this one that the network takes.
+
+        Layers that halve an image want even sides. If there is none, this one, of which the learner says what is wrong.
+        """
+        net, sizes = self.network(), itertools.product(range(_MOST_MORE), repeat=2)
+        for more in sorted(sizes, key=sum):
+            larger = (shape[0] + more[0], shape[1] + more[1], *shape[2:])
+            try:
+                net.shapes(larger)
+            except ValueError:
+                continue
+            return larger
+        return shape
 
     def options(self) -> dict[str, Any]:
         """All but the network."""
@@ -38,14 +62,20 @@ def learn_frame(
 ) -> tuple[np.ndarray, np.ndarray, Report]:
     """Learn from a frame `(height, width, channels)`; `seen` is False for pixels that are missing.
 
+    The learner may take larger images (`LayeredModel.fitting`): pixels beyond the frame are missing.
+
     **Returns:** what is then believed of it, means and standard deviations, and the report. If it did not work out,
     nothing was learnt: the frame as it is, and NaN.
     """
-    observed = None if seen is None else np.broadcast_to(seen[..., None], frame.shape)[None]
-    report = learner.update(frame[None], x_observed=observed, want="input")
+    here = (0, *(slice(0, n) for n in frame.shape[:2]))
+    whole = np.zeros((1, *learner.input_shape), frame.dtype)
+    whole[here] = frame
+    observed = np.zeros(whole.shape, bool)
+    observed[here] = True if seen is None else seen[..., None]
+    report = learner.update(whole, x_observed=None if observed.all() else observed, want="input")
     if report.belief is None:
         return frame, np.full(frame.shape, np.nan), report
-    return np.clip(np.asarray(report.belief.mean[0]), 0, 1), np.asarray(report.belief.std[0]), report
+    return np.clip(np.asarray(report.belief.mean)[here], 0, 1), np.asarray(report.belief.std)[here], report
 
 
 # Down to the smallest image and up again, the pixels' observation once.
