@@ -157,6 +157,18 @@ def test_nonsense_is_found_and_replaced():
     assert psnr(denoise_best(noisy[0], settings=grey).mean, clean) < psnr(found.mean, clean)
 
 
+def test_a_detector_may_say_where_to_begin():
+    """Told the truth, or three errors in ten, it ends where it ends by itself."""
+    clean = picture()
+    noisy, mask = corrupt(clean[None], 0.1, seed=0)
+    alone = denoise_best(noisy[0])
+    wrong = np.random.default_rng(7).random(mask[0].shape) < 0.3
+    for told in (~mask[0], ~mask[0] ^ (wrong & mask[0])):
+        found = denoise_best(noisy[0], first=told.astype(float))
+        assert ((found.corrupt > 0.5) == (alone.corrupt > 0.5)).mean() > 0.99
+        assert abs(psnr(found.mean, clean) - psnr(alone.mean, clean)) < 1.5
+
+
 def test_missing_pixels_are_filled_in_and_nothing_else_is_touched():
     """As biharmonic inpainting does it: a dense solve."""
     clean = picture()

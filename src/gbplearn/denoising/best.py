@@ -107,6 +107,7 @@ def denoise_best(
     seen: np.ndarray | None = None,
     settings: Settings | None = None,
     beside: Mapping[str, Beside] | None = None,
+    first: np.ndarray | None = None,
 ) -> Denoised:
     """Clean an image.
 
@@ -115,6 +116,8 @@ def denoise_best(
     - `image`: numbers in [0, 1], `(height, width, channels)`.
     - `seen`: False for pixels `(height, width)` that are missing.
     - `beside`: images of the same, by name; how far each is right is judged place by place, from the intact pixels.
+    - `first`: the probability that a pixel `(height, width)` is intact, to begin with, as a detector has it; by default
+        all are alike.
     """
     how = Settings() if settings is None else settings
     image = np.asarray(image, float)
@@ -123,8 +126,9 @@ def denoise_best(
         raise ValueError("all pixels of an image, or of a tile of a large one, are missing: nothing is known of them")
     channels = image.shape[-1]
     axes, scale, share = np.eye(channels), np.full(channels, _SCALE), how.share
-    intact: np.ndarray | None = None
-    weight = np.repeat(np.where(there, 1 - share, 0.0)[..., None], channels, -1)
+    intact = None if first is None else np.where(there, first, 0.0)
+    counts = np.where(there, 1 - share, 0.0) if intact is None else intact
+    weight = np.repeat(counts[..., None], channels, -1)
     result: Result | None = None
     around, mean, cavity = np.ones(image.shape[:2]), image, Cavity(image, np.ones(image.shape))
     for number in range(how.rounds):
@@ -143,9 +147,10 @@ def denoise_best(
             break
         if intact is None and beside:
             result = None  # from now on there are more factors
-        if intact is None and how.colours and channels > 1:
+        if not number and how.colours and channels > 1:
             # In the new axes messages begin anew.
-            residuals = (observed - cavity.mean)[there] / np.sqrt(cavity.variance[there])
+            told = there if intact is None else intact > 0.5
+            residuals = (observed - cavity.mean)[told] / np.sqrt(cavity.variance[told])
             values, axes = np.linalg.eigh(shape_of(residuals))
             scale, result = _within(values), None
             cavity = Cavity(cavity.mean @ axes, cavity.variance * scale / _SCALE)

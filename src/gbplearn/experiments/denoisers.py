@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..baselines.classical_denoisers import SINGLE, clean_frames, skimage
+from ..baselines.classical_denoisers import SINGLE, clean_frames, road, skimage
 from ..data.video import FRAMES, corrupt, load_bear
-from ..denoising.best import Settings
+from ..denoising.best import Settings, denoise_best
 from ..denoising.denoiser import GBPDenoiser
 from ..denoising.pictures import open_frames
 from ..image_scores import psnr, ssim
@@ -40,6 +40,7 @@ LESS = {
     "best-video, previous only": ("best-video", Settings(beside=("previous",))),
     "best-video, next only": ("best-video", Settings(beside=("next",))),
 }
+DETECTOR = "best, ROAD first"  # a classical detector says where to begin
 CLASSICAL = (*SINGLE, "ROAD, flow")
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 VIDEOS = {"bikes": "bikes.mp4", "carphone": "carphone_pristine.mp4"}
@@ -71,7 +72,7 @@ class Denoisers(InParts):
     title: ClassVar[str] = "Denoisers beside each other"
     seeds: ClassVar[int] = 1
     read_out: ClassVar[dict[str, str]] = {
-        **dict.fromkeys((*OURS, *LESS), "means of the pixels, by messages"),
+        **dict.fromkeys((*OURS, *LESS, DETECTOR), "means of the pixels, by messages"),
         **dict.fromkeys(CLASSICAL, "no messages"),
     }
     published: ClassVar[dict[str, str]] = {}
@@ -82,7 +83,7 @@ class Denoisers(InParts):
     def __post_init__(self):
         for what, given, known in (
             ("source", self.sources, SOURCES),
-            ("method", self.methods, (*OURS, *LESS, *CLASSICAL)),
+            ("method", self.methods, (*OURS, *LESS, DETECTOR, *CLASSICAL)),
         ):
             for name in given:
                 if name not in known:
@@ -176,7 +177,7 @@ class DenoiserAblation(Denoisers):
     """What each part of our denoisers is good for: the same without it."""
 
     sources: tuple[str, ...] = ("bear",)
-    methods: tuple[str, ...] = (*OURS, *LESS)
+    methods: tuple[str, ...] = (*OURS, *LESS, DETECTOR)
     frames: int = 10
 
     name: ClassVar[str] = "denoisers-ablation"
@@ -200,5 +201,9 @@ def _cleaned(method: str, noisy: np.ndarray) -> Iterator[np.ndarray]:
     if method in OURS or method in LESS:
         model, settings = {**OURS, **LESS}[method]
         yield from (np.clip(found.mean, 0, 1) for found in GBPDenoiser(model, settings).frames(noisy))
+        return
+    if method == DETECTOR:
+        found = (denoise_best(frame, first=1.0 - road(frame)) for frame in noisy)
+        yield from (np.clip(f.mean, 0, 1) for f in found)
         return
     yield from clean_frames(method, list(noisy.astype(float)))
