@@ -83,7 +83,6 @@ class Video(InParts):
         how = METHODS[method]
         return {
             **how.options(),
-            "damping": how.damping if isinstance(how.damping, float) else repr(how.damping),
             "schedule": repr(how.schedule),
             "share": self.share,
             "network": repr(how.network()),
