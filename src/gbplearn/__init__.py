@@ -8,6 +8,7 @@ from .factor import Factor, check_jacobian
 from .filtering import Filtering
 from .gaussian import Gaussian
 from .graph import FactorGraph
+from .history import BatchRecord
 from .inference import InferenceError, Result, Status, Trace, beliefs, infer, init, step
 from .layers.activation import LeakyRelu
 from .layers.avg_pool2d import AvgPool2D
@@ -24,11 +25,14 @@ from .layers.stencil import StencilKind
 from .layers.upsample2d import Upsample2D
 from .learner import Learner, Report
 from .measurement import Entries, FactorKind, Layout, Operator
+from .merging import merge
 from .network import Sequential
 from .noise import LearnNoise
+from .posterior import Posterior
 from .problem import State
 from .robust import Huber, Kernel, Tukey
 from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
+from .stream import DriftAlarm
 from .view import Variable, View
 
 __version__ = "0.1.0"
@@ -37,11 +41,13 @@ __all__ = [
     "AfterVisit",
     "AvgPool2D",
     "AxesEdges",
+    "BatchRecord",
     "CheckpointError",
     "Conv2D",
     "ConvTranspose2D",
     "Damping",
     "Dense",
+    "DriftAlarm",
     "Entries",
     "Factor",
     "FactorGraph",
@@ -65,6 +71,7 @@ __all__ = [
     "Order",
     "PairwiseSmoothing",
     "Parameter",
+    "Posterior",
     "Prior",
     "RandomLayers",
     "Relation",
@@ -89,6 +96,7 @@ __all__ = [
     "damping_for",
     "infer",
     "init",
+    "merge",
     "native",
     "step",
 ]

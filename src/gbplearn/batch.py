@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,30 @@ def _as_mask(observed: Any, shape: Shape, name: str) -> np.ndarray:
         return np.array(np.broadcast_to(mask, shape))
     except ValueError:
         raise ValueError(f"{name} has shape {mask.shape}, must be {shape[:1]} or broadcast to {shape}") from None
+
+
+# A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
+_MOST_PADDING = 0.75
+# Examples that are predicted at a time: padded to the next of these, so that few programs are compiled.
+PREDICT_SIZES = (1, 10, 50, 200)
+
+
+def padded_size(n: int, known: Sequence[int]) -> int:
+    """What a batch is padded to with rows of no weight, so that changing sizes share a few compiled programs.
+
+    A known size that wastes not too much; else a new one, a quarter above what was known before.
+    """
+    fitting = [s for s in known if n <= s and (1 - _MOST_PADDING) * s <= n]
+    if fitting:
+        return min(fitting)
+    smaller = [s for s in known if s < n]
+    return max(n, -(-5 * max(smaller) // 4)) if smaller else n
+
+
+def portions(whole: Batch) -> Iterator[tuple[Batch, int]]:
+    """A batch to predict, part by part: each padded, and how many rows are no padding."""
+    size = min(whole.size, PREDICT_SIZES[-1])
+    room = next(s for s in PREDICT_SIZES if s >= size)
+    for i in range(0, whole.size, size):
+        part = whole.rows(i, i + size)
+        yield part.padded(room), part.size

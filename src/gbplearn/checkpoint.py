@@ -1,7 +1,8 @@
 """Checkpoints: a learner as one safetensors file.
 
 Tensors are `eta` and `lam` of every parameter's `posterior/...` and original `prior/...`, and of `input_prior`; the
-facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `sealed_file`.)
+facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `sealed_file`; what it
+holds of batches before: `checkpoint_history`.)
 
 Everything is checked before it is used, and shapes against what the network needs before anything is allocated.
 """
@@ -18,6 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from . import checkpoint_history
 from .files import write_whole
 from .gaussian import Gaussian
 from .graph import FactorGraph
@@ -30,7 +32,7 @@ from .plain import LAYERS, VALUES, from_plain, is_number, is_whole, to_plain
 from .schedule import Damping, Schedule
 from .sealed_file import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
 
-FORMAT = 2
+FORMAT = 3
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
@@ -57,6 +59,7 @@ class Content:
     sizes: list[int]  # of batches that had been compiled
     noise: dict[str, LearnNoise]
     note: dict[str, Any]
+    history: dict[str, Any]  # as `checkpoint_history.checked` has it
     tensors: dict[str, np.ndarray]
 
     def belief(self, name: str) -> Gaussian:
@@ -94,9 +97,13 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         if factors is not None and not held.factors:
             raise ValueError("it was learnt without factors of your own: leave factors= away")
         prior = held.belief(_INPUT_PRIOR)
-        learner = Learner(held.net, held.input_shape, **held.settings, input_prior=prior, factors=factors)
+        record = held.history["record"]
+        learner = Learner(
+            held.net, held.input_shape, **held.settings, input_prior=prior, factors=factors, record=record
+        )
         learner.prior, learner._posterior = held.beliefs("prior"), held.beliefs("posterior")
         learner.noise, learner._sizes, learner.note = held.noise, held.sizes, held.note
+        learner._history = checkpoint_history.history_of(held.history, learner.prior, held.belief)
         for name in _COUNTS:
             setattr(learner, name, held.counts[name])
         return learner
@@ -177,9 +184,11 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         "sizes": learner._sizes,
         "noise": {name: to_plain(noise, name) for name, noise in learner.noise.items()},
         "note": {name: to_plain(value, f"note: {name}") for name, value in note.items()},
+        "history": checkpoint_history.facts_of(learner._history),
     }
     beliefs = {f"prior/{name}": g for name, g in learner.prior.items()}
     beliefs |= {f"posterior/{name}": g for name, g in learner.posterior.items()}
+    beliefs |= checkpoint_history.tensors_of(learner._history)
     beliefs[_INPUT_PRIOR] = learner.input_prior
     tensors = {f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in ("eta", "lam")}
     return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
@@ -202,7 +211,7 @@ def decode(data: bytes) -> Content:
     if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
     known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
-    check_names(facts, (*known, "sizes", "noise", "note"), "header")
+    check_names(facts, (*known, "sizes", "noise", "note", "history"), "header")
     if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
         raise ValueError("version must be a string, and factors true or false")
 
@@ -217,10 +226,10 @@ def decode(data: bytes) -> Content:
         raise ValueError("the noise it holds is not what the network learns")
     note = {name: from_plain(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
 
-    tensors = read_tensors(entries, body, _expected(net, shape, settings["dtype"], entries))
-    return Content(
-        facts["version"], net, shape, settings, facts["factors"], counts, facts["sizes"], noise, note, tensors
-    )
+    history = checkpoint_history.checked(facts["history"], noise)
+    expected = _expected(net, shape, settings["dtype"], entries, history)
+    tensors, more = read_tensors(entries, body, expected), (facts["sizes"], noise, note, history)
+    return Content(facts["version"], net, shape, settings, facts["factors"], counts, *more, tensors)
 
 
 def _network(facts: dict[str, Any]) -> tuple[Sequential, Shape]:
@@ -263,7 +272,9 @@ def _settings(data: Any) -> dict[str, Any]:
     return out
 
 
-def _expected(net: Sequential, shape: Shape, dtype: str, entries: Mapping[str, Any]) -> dict[str, Expected]:
+def _expected(
+    net: Sequential, shape: Shape, dtype: str, entries: Mapping[str, Any], history: dict[str, Any]
+) -> dict[str, Expected]:
     """The tensors that belong to a network."""
     given = as_dict(entries.get(f"{_INPUT_PRIOR}/eta"), _INPUT_PRIOR).get("shape")
     prior, inputs = as_shape(given, _INPUT_PRIOR), (1, *shape)
@@ -274,8 +285,12 @@ def _expected(net: Sequential, shape: Shape, dtype: str, entries: Mapping[str, A
         f"{_INPUT_PRIOR}/eta": Expected(either, prior),
         f"{_INPUT_PRIOR}/lam": Expected(either, prior, least=0.0),  # nothing need be known of an input
     }
-    for name, parameter in net._parameters(shape).items():
-        for which in ("posterior", "prior"):
-            out[f"{which}/{name}/eta"] = Expected((_DTYPES[dtype],), parameter.shape)
-            out[f"{which}/{name}/lam"] = Expected((_DTYPES[dtype],), parameter.shape, least=0.0, above=True)
+    parameters, said = net._parameters(shape), "taught/"
+    known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
+    for name in (*known, *checkpoint_history.names_in(history, parameters)):
+        of = parameters[name.split("/", 2)[2] if name.startswith(said) else name.split("/", 1)[1]]
+        out[f"{name}/eta"] = Expected((_DTYPES[dtype],), of.shape)
+        # What a batch has said need not be a density.
+        bound = {} if name.startswith(said) else {"least": 0.0, "above": True}
+        out[f"{name}/lam"] = Expected((_DTYPES[dtype],), of.shape, **bound)
     return out

@@ -228,12 +228,9 @@ class Gaussian(eqx.Module):
     def kl(self, other: Gaussian) -> Float[Array, "..."]:
         """`KL(self || other)` of each: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
         self._same_form(other)
-        d = self.mean - other.mean
         if not self.block:
-            ratio = other.lam / self.lam
-            # ratio - 1 - log ratio is what is left of two nearly equal numbers: log1p keeps its digits.
-            excess = ratio - 1
-            return 0.5 * (excess - jnp.log1p(excess) + other.lam * d * d)
+            return _compute(_kl, self.eta, self.lam, other.eta, other.lam)
+        d = self.mean - other.mean
         trace = jnp.trace(linalg.spd_solve(self.lam, other.lam), axis1=-2, axis2=-1)
         logs = linalg.log_determinant(self.lam) - linalg.log_determinant(other.lam)
         return 0.5 * (trace - self.shape[-1] + logs + linalg.quadratic(other.lam, d))
@@ -273,6 +270,13 @@ def _mean(xp: Any, eta: Any, lam: Any) -> Any:
 
 def _variance(xp: Any, lam: Any) -> Any:
     return xp.where(lam > 0, 1 / xp.where(lam > 0, lam, 1), xp.inf).astype(lam.dtype)
+
+
+def _kl(xp: Any, eta: Any, lam: Any, eta_o: Any, lam_o: Any) -> Any:
+    d = _mean(xp, eta, lam) - _mean(xp, eta_o, lam_o)
+    # ratio - 1 - log ratio is what is left of two nearly equal numbers: log1p keeps its digits.
+    excess = lam_o / lam - 1
+    return 0.5 * (excess - xp.log1p(excess) + lam_o * d * d)
 
 
 def _traced(x: Any) -> bool:

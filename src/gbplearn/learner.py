@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,12 +13,13 @@ import numpy as np
 from jax import Array
 
 from .acceptance import all_sound, ended_badly
-from .batch import Batch
+from .batch import Batch, padded_size, portions
 from .compiling import keep_programs, release_memory
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .group import check_mode
+from .history import BatchRecord, Before, History, gained
 from .inference import InferenceError
 from .lay_out import default_input_prior
 from .layers.layer import Transform
@@ -27,17 +27,14 @@ from .layers.softmax import SoftmaxObservation
 from .memory import check_memory, network_memory
 from .network import Sequential
 from .noise import LearnNoise
+from .posterior import Posterior
 from .schedule import Damping, Schedule, damping_for
 from .update_report import Report, report_of
 
-# Examples that are predicted at a time: padded to the next of these, so that few programs are compiled.
-PREDICT_SIZES = (1, 10, 50, 200)
 # Iterations that predict with a feed-forward network.
 SWEEPS = 5
 # After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
 _MORE_CAUTION, _MOST_CAUTION = 8, 24
-# A batch is padded to a size that has been compiled, unless more than this share of the rows would be padding.
-_MOST_PADDING = 0.75
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
 
@@ -67,6 +64,7 @@ class Learner:
     - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
     - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
         are named after the layers; the batch is the first axis of activations.
+    - `record`: keep what each batch has said, two numbers a parameter, so that `forget` can take it back.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
     - `seed`: of the random prior means, and of dropout and random schedules.
     """
@@ -90,6 +88,7 @@ class Learner:
         forgetting: float = 1.0,
         parameters: str = "fixed",
         factors: Callable[[FactorGraph], Any] | None = None,
+        record: bool = False,
         dtype: Any = None,
         seed: int = 0,
     ):
@@ -118,21 +117,27 @@ class Learner:
         self.input_sigma = input_sigma
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
         self.prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
-        self._posterior = dict(self.prior)
-        self.noise: dict[str, LearnNoise] = net._start_noise(None)
+        self._history = History(bool(record))
+        self._begin_again(dict(self.prior), net._start_noise(None), batches=0, examples=0)
         if self.noise and isinstance(iterations, int) and iterations < 2:
             raise ValueError("a network that learns its noise needs at least 2 iterations")
-        self.batches = 0  # that were learnt from
-        self.examples = 0
+
+    def _begin_again(
+        self, posterior: dict[str, Gaussian], noise: dict[str, LearnNoise], *, batches: int, examples: int
+    ) -> None:
+        """Know this, from so many batches and examples of which no records are."""
+        self._posterior, self.noise = posterior, noise
+        self.batches, self.examples = batches, examples  # that were learnt from
         self.failures = 0  # batches that ended badly
         self.caution = 0  # how much more messages to parameters are damped, see `gbp.damping_for`
         self._sizes: list[int] = []  # of batches that have been compiled
+        self._history = History(self._history.record)
         self.note: dict[str, Any] = {}  # the user's own numbers and strings, that go into checkpoints
 
     @property
-    def posterior(self) -> Mapping[str, Gaussian]:
+    def posterior(self) -> Posterior:
         """What is known of each parameter, by name."""
-        return MappingProxyType(self._posterior)
+        return Posterior(self._posterior)
 
     @property
     def _inputs(self) -> dict[str, Any]:
@@ -154,6 +159,7 @@ class Learner:
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
         want: str | None = None,
+        evidence: bool = False,
     ) -> Report:
         """Learn from a batch, after which it may be thrown away.
 
@@ -167,6 +173,7 @@ class Learner:
             may be anything, NaN included.
         - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
             the clean one), its "output", or the outputs of a layer by its name.
+        - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`.
 
         **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
         """
@@ -178,7 +185,7 @@ class Learner:
         if self.batches:
             before = self.filtering.next_prior(before, self.prior)
         # The user's factors know the batch by its size, so that it cannot be padded.
-        size = batch.size if self.factors is not None else self._size(batch.size)
+        size = batch.size if self.factors is not None else padded_size(batch.size, self._sizes)
         needed = network_memory(self.net, self.input_shape, size, self._inputs_fixed(batch))
         check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
         new = size not in self._sizes
@@ -205,10 +212,12 @@ class Learner:
             release_memory()
         found = {name: result[name] for name in before if name in result}
         accepted = not ended_badly(result) and len(found) == len(before) and all_sound(found)
+        known: Before | None = None
         if accepted:
             seen = {n: batch.measured(head=n == self.net.head) for n in noise}
             learnt = {n: LearnNoise(result.noise[n], noise[n].weight + seen[n]) for n in noise}
             counts = self.batches + 1, self.examples + batch.size
+            known = Before(self._posterior, self.noise)
             # All at once: an interruption leaves the old state, or the new.
             self._posterior, self.noise, self.batches, self.examples = found, learnt, *counts
         else:
@@ -216,7 +225,55 @@ class Learner:
         raised = any("damping raised" in line for line in result.guard)
         self.caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
         belief = result[wanted][: batch.size] if wanted is not None and accepted else None
-        return report_of(result, batch.size, accepted, belief)
+        number = len(self._history.entries) if accepted else None
+        report = report_of(result, batch.size, accepted, belief, number, evidence)
+        if known is not None and number is not None:
+            told = BatchRecord(
+                number,
+                batch.size,
+                report.status.name,
+                report.iterations,
+                report.energy,
+                gained(found, before),
+                self._history.record,
+            )
+            self._history.add(told, known, before, found, noise, self.noise)
+        return report
+
+    def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
+        """Learn from a stream: any iterable of batches, a data loader of PyTorch included. See `gbplearn.stream`.
+
+        **Arguments:**
+
+        - `batches`: each `x`, a pair `(x, y)`, or a mapping of arguments of `update` by name.
+        - `callbacks`: after every batch each is called with its report, or its `on_batch(report)` if it has one, such
+            as `gbp.DriftAlarm()`.
+        """
+        from .stream import learn_stream
+
+        learn_stream(self, batches, callbacks)
+        return self
+
+    def history(self) -> list[BatchRecord]:
+        """All batches that were learnt from, in their order."""
+        return list(self._history.entries)
+
+    def forget(self, batch: int) -> None:
+        """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
+
+        The last batch is taken back bit for bit. What batches after it have said was said with it known: of others the
+        result is close to a learner that never saw the batch, not the same. If a parameter would be vaguer than its
+        prior, a `ValueError` says so, and nothing changes.
+
+        **Arguments:**
+
+        - `batch`: its number, `report.batch` or as in `history()`.
+        """
+        now = Before(self._posterior, self.noise)
+        left, told = self._history.without(batch, now, self.prior, self.filtering)
+        self._history.forget(batch)
+        counts = self.batches - 1, self.examples - told.examples
+        self._posterior, self.noise, self.batches, self.examples = left.beliefs, left.noise, *counts
 
     def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
         """Options of `gbp.infer` for a batch, whose prior this is."""
@@ -238,17 +295,6 @@ class Learner:
 
     def _inputs_fixed(self, batch: Batch) -> bool:
         return batch.x_seen is None and self.input_sigma is None and not self.net.observes_input
-
-    def _size(self, n: int) -> int:
-        """What a batch is padded to with rows of no weight, so that changing sizes share a few compiled programs.
-
-        A size that was compiled and wastes not too much; else a new one, a quarter above what was known before.
-        """
-        fitting = [s for s in self._sizes if n <= s and (1 - _MOST_PADDING) * s <= n]
-        if fitting:
-            return min(fitting)
-        smaller = [s for s in self._sizes if s < n]
-        return max(n, -(-5 * max(smaller) // 4)) if smaller else n
 
     def predict(self, x: Numbers, *, x_observed: Numbers | None = None, parameters: str | None = None) -> Gaussian:
         """The belief of the outputs (before the head) by messages: `.mean` and `.std`, a row an example.
@@ -298,21 +344,12 @@ class Learner:
 
     def _answer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
         parts = []
-        for portion, count in self._portions(batch):
+        # The user's factors know the batch by its size, so that it cannot be divided.
+        for portion, count in [(batch, batch.size)] if self.factors is not None else portions(batch):
             belief = self._infer(portion, parameters, want)
             parts.append((np.asarray(belief.eta)[:count], np.asarray(belief.lam)[:count]))
         eta, lam = (np.concatenate(p) for p in zip(*parts))
         return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
-
-    def _portions(self, whole: Batch) -> Iterator[tuple[Batch, int]]:
-        if self.factors is not None:
-            yield whole, whole.size
-            return
-        size = min(whole.size, PREDICT_SIZES[-1])
-        room = next(s for s in PREDICT_SIZES if s >= size)
-        for i in range(0, whole.size, size):
-            part = whole.rows(i, i + size)
-            yield part.padded(room), part.size
 
     def _infer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
         # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle it,

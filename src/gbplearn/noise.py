@@ -36,6 +36,11 @@ class LearnNoise:
             if isinstance(value, (bool, str)) or not 0 < value < float("inf"):
                 raise ValueError(f"LearnNoise: {name} must be > 0, got {getattr(self, name)!r}")
 
+    @property
+    def squares(self) -> float:
+        """Sum of squared residuals that it stands for: like `weight`, it adds up over measurements."""
+        return self.weight * self.start**2
+
 
 class NoisePrior(eqx.Module):
     """`LearnNoise` as arrays."""

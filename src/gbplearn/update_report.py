@@ -22,9 +22,13 @@ class Report:
     energies: dict[str, float]  # of each factor group
     guard: tuple[str, ...]  # what the guard did
     belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
+    batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
+    log_evidence: float | None = None  # if `update(evidence=True)` asked: log p(batch | batches before), Bethe
 
 
-def report_of(result: Result, examples: int, accepted: bool, belief: Gaussian | None) -> Report:
+def report_of(
+    result: Result, examples: int, accepted: bool, belief: Gaussian | None, batch: int | None, evidence: bool
+) -> Report:
     """Of a batch of so many examples, from how inference ended."""
     message = result.message
     if not accepted:
@@ -43,4 +47,6 @@ def report_of(result: Result, examples: int, accepted: bool, belief: Gaussian | 
         last,
         result.guard,
         belief,
+        batch,
+        result.log_evidence if evidence else None,
     )

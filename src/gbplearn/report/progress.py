@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 _PERIOD = 60.0  # seconds
 
 
-@runtime_checkable
-class Counted(Protocol[T_co]):
-    """Things to go through, whose number is known."""
-
-    def __len__(self) -> int:
-        """How many."""
-        ...
-
-    def __iter__(self) -> Iterator[T_co]:
-        """One after the other."""
-        ...
-
-
 def progress(
-    items: Counted[T], label: str, *, tell: Callable[[], str] | None = None, period: float = _PERIOD
+    items: Iterable[T], label: str, *, tell: Callable[[], str] | None = None, period: float = _PERIOD
 ) -> Iterator[T]:
     """Go through `items` and say how far on stderr.
 
@@ -35,9 +21,8 @@ def progress(
     - `tell`: more to say, such as what was reached so far.
     - `period`: seconds from line to line where there is no terminal.
     """
-    if sys.stderr.isatty():
-        from tqdm import tqdm
-
+    tqdm = _tqdm() if sys.stderr.isatty() else None
+    if tqdm is not None:
         bar = tqdm(items, desc=label)
         for item in bar:
             yield item
@@ -49,6 +34,16 @@ def progress(
         now = time.monotonic()
         if done and now - last >= period:
             last = now
-            words = [f"{label}: {done} of {len(items)}", f"{now - begin:.0f} s", "" if tell is None else tell()]
+            of = f" of {len(items)}" if isinstance(items, Sized) else ""
+            words = [f"{label}: {done}{of}", f"{now - begin:.0f} s", "" if tell is None else tell()]
             print(", ".join(filter(None, words)), file=sys.stderr, flush=True)
         yield item
+
+
+def _tqdm() -> Any:
+    """Which `gbplearn` alone does not install."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    return tqdm

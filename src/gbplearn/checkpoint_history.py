@@ -1,0 +1,101 @@
+"""The history of a learner in a checkpoint: facts about its batches, and tensors of what they said.
+
+Tensors are `taught/NUMBER/PARAMETER` of every batch that can be forgotten, and `before/PARAMETER`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .gaussian import Gaussian
+from .history import BatchRecord, Before, History, Taught
+from .inference import Status
+from .noise import LearnNoise
+from .plain import from_plain, is_number, is_whole, to_plain
+from .sealed_file import as_dict, as_list, check_names
+
+_FIELDS = tuple(f.name for f in dataclasses.fields(BatchRecord))
+
+
+def facts_of(history: History) -> dict[str, Any]:
+    """All but the tensors, as JSON has it."""
+    before = history.before
+    return {
+        "record": history.record,
+        "batches": [[getattr(told, name) for name in _FIELDS] for told in history.entries],
+        "noise": {str(n): {name: list(v) for name, v in said.noise.items()} for n, said in history.taught.items()},
+        "noise_before": None if before is None else {n: to_plain(v, n) for n, v in before.noise.items()},
+    }
+
+
+def tensors_of(history: History) -> dict[str, Gaussian]:
+    """The Gaussians, by the names that `names_in` gives them."""
+    out = {f"taught/{n}/{name}": g for n, said in history.taught.items() for name, g in said.beliefs.items()}
+    if history.before is not None:
+        out |= {f"before/{name}": g for name, g in history.before.beliefs.items()}
+    return out
+
+
+def checked(data: Any, noisy: Iterable[str]) -> dict[str, Any]:
+    """Facts that were read; a `ValueError` says what is wrong with them.
+
+    **Arguments:**
+
+    - `noisy`: the layers that learn their noise.
+    """
+    facts, layers = as_dict(data, "history"), sorted(noisy)
+    check_names(facts, ("record", "batches", "noise", "noise_before"), "history")
+    if not isinstance(facts["record"], bool):
+        raise ValueError("history: record must be true or false")
+    batches = [_record(row, number) for number, row in enumerate(as_list(facts["batches"], "history: batches"))]
+    kept = [str(told.batch) for told in batches if told.recorded and not told.forgotten]
+    noise = {}
+    check_names(as_dict(facts["noise"], "history: noise"), tuple(kept), "history: noise")
+    for number, by_layer in facts["noise"].items():
+        check_names(as_dict(by_layer, "history: noise"), tuple(layers), "history: noise")
+        for pair in by_layer.values():
+            if len(as_list(pair, "history: noise")) != 2 or not all(map(is_number, pair)):
+                raise ValueError("history: noise must be pairs of numbers")
+        noise[int(number)] = {name: (pair[0], pair[1]) for name, pair in by_layer.items()}
+    before = facts["noise_before"]
+    if before is not None:
+        before = {n: from_plain(v, f"noise of {n}") for n, v in as_dict(before, "history: noise_before").items()}
+        if sorted(before) != layers or not all(isinstance(v, LearnNoise) for v in before.values()):
+            raise ValueError("history: the noise before is not what the network learns")
+        if not kept or int(kept[-1]) != len(batches) - 1:
+            raise ValueError("history: there is no batch before which anything could have been known")
+    return {"record": facts["record"], "batches": batches, "noise": noise, "noise_before": before}
+
+
+def _record(row: Any, number: int) -> BatchRecord:
+    values = as_list(row, "history: a batch")
+    if len(values) != len(_FIELDS):
+        raise ValueError(f"history: a batch has {', '.join(_FIELDS)}")
+    told = BatchRecord(*values)
+    whole = (told.batch, told.examples, told.iterations)
+    sound = all(is_whole(n) and n >= 0 for n in whole) and told.batch == number
+    sound &= is_number(told.energy) and is_number(told.gained)
+    sound &= isinstance(told.recorded, bool) and isinstance(told.forgotten, bool)
+    if not sound or told.status not in Status.__members__:
+        raise ValueError(f"history: batch {number} is damaged")
+    return told
+
+
+def names_in(facts: dict[str, Any], parameters: Iterable[str]) -> list[str]:
+    """The tensors that belong to checked facts, without `eta` and `lam`."""
+    names = list(parameters)
+    out = [f"taught/{number}/{name}" for number in facts["noise"] for name in names]
+    return out if facts["noise_before"] is None else [*out, *(f"before/{name}" for name in names)]
+
+
+def history_of(facts: dict[str, Any], parameters: Iterable[str], belief: Callable[[str], Gaussian]) -> History:
+    """The history that checked facts and their tensors, by name, stand for."""
+    names, out = list(parameters), History(facts["record"])
+    out.entries = facts["batches"]
+    for number, noise in facts["noise"].items():
+        out.taught[number] = Taught({name: belief(f"taught/{number}/{name}") for name in names}, noise)
+    if facts["noise_before"] is not None:
+        out.before = Before({name: belief(f"before/{name}") for name in names}, facts["noise_before"])
+    return out

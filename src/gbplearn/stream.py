@@ -1,0 +1,108 @@
+"""Streams: batch after batch from any iterable, and an alarm when they are no longer what they were."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .report.progress import progress
+from .update_report import Report
+
+if TYPE_CHECKING:
+    from .learner import Learner
+
+_PARTS = ("x", "y", "x_observed", "y_observed")
+
+
+def learn_stream(learner: Learner, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> None:
+    """`Learner.fit`: update after update, with a word on how far it is. An interruption keeps what was learnt."""
+    calls = [getattr(c, "on_batch", c) for c in callbacks]
+    for call, given in zip(calls, callbacks):
+        if not callable(call):
+            raise TypeError(f"a callback must be callable or have on_batch(report), got {type(given).__name__}")
+    evidence = any(getattr(c, "needs_evidence", False) for c in callbacks)
+    for batch in progress(batches, "learn", tell=lambda: f"{learner.examples} examples"):
+        report = learner.update(**_arguments(batch), evidence=evidence)
+        for call in calls:
+            call(report)
+
+
+def _arguments(batch: Any) -> dict[str, Any]:
+    if isinstance(batch, Mapping):
+        unknown = [name for name in batch if name not in _PARTS]
+        if unknown or "x" not in batch:
+            wrong = f"got '{unknown[0]}'" if unknown else "there is no 'x'"
+            raise ValueError(f"a batch given by name has x, and may have {', '.join(_PARTS[1:])}: {wrong}")
+        named = batch
+    elif isinstance(batch, (tuple, list)):
+        if len(batch) not in (1, 2):
+            raise ValueError(f"a batch must be x, a pair (x, y), or a mapping of arguments, got {len(batch)} parts")
+        named = dict(zip(_PARTS, batch))
+    else:
+        named = {"x": batch}
+    return {name: None if value is None else np.asarray(value) for name, value in named.items()}
+
+
+class DriftAlarm:
+    """A callback of `Learner.fit`: says when the data are no longer what they were.
+
+    Each batch has its evidence, `log p(batch | all before)`: as long as nothing changes it stays, or grows with what is
+    known. It falls when the world moves. The alarm is raised when the evidence of an example lies `threshold` robust
+    standard deviations below the median of the last `window` batches,
+
+        e < median - threshold max(1.4826 median |e_i - median|, least)
+
+    and then begins anew, with the world as it is now.
+
+    **Arguments:**
+
+    - `threshold`: in standard deviations; > 0.
+    - `window`: batches that tell what is usual; >= 3.
+    - `least`: nats an example that never count as a fall worth mentioning.
+    - `on_alarm`: called with the report; by default a warning.
+
+    `alarms` has the numbers of the batches that raised it (`report.batch`; None for one that was not accepted).
+    """
+
+    needs_evidence = True
+
+    def __init__(
+        self,
+        threshold: float = 6.0,
+        window: int = 10,
+        least: float = 0.1,
+        on_alarm: Callable[[Report], Any] | None = None,
+    ):
+        if not threshold > 0 or not least >= 0:
+            raise ValueError(f"DriftAlarm: threshold must be > 0 and least >= 0, got {threshold!r} and {least!r}")
+        if not isinstance(window, int) or window < 3:
+            raise ValueError(f"DriftAlarm: window must be a whole number >= 3, got {window!r}")
+        self.threshold, self.least, self.on_alarm = threshold, least, on_alarm
+        self._usual: deque[float] = deque(maxlen=window)
+        self.alarms: list[int | None] = []
+
+    def on_batch(self, report: Report) -> None:
+        """Look at the evidence of a batch."""
+        if report.log_evidence is None:
+            raise ValueError("DriftAlarm needs evidence: learner.update(..., evidence=True), as learner.fit does")
+        now, usual = report.log_evidence / max(1, report.examples), self._usual
+        full = len(usual) == usual.maxlen
+        if full and not self._within(now):
+            usual.clear()
+            self.alarms.append(report.batch)
+            if self.on_alarm is not None:
+                self.on_alarm(report)
+            else:
+                warnings.warn(f"the stream has changed: log evidence an example fell to {now:.3g}", stacklevel=2)
+        if math.isfinite(now):
+            usual.append(now)
+
+    def _within(self, now: float) -> bool:
+        middle = float(np.median(self._usual))
+        spread = 1.4826 * float(np.median(np.abs(np.array(self._usual) - middle)))
+        return now >= middle - self.threshold * max(spread, self.least)
