@@ -11,6 +11,7 @@ from .filtering import Beliefs, Filtering
 from .gaussian import Gaussian
 from .noise import LearnNoise
 from .posterior import Posterior
+from .update_report import Report
 
 _ROUNDING = 1e-5  # relative, by which a precision may seem to fall below the prior's
 
@@ -56,7 +57,7 @@ class History:
 
     def add(
         self,
-        told: BatchRecord,
+        report: Report,
         before: Before,
         given: Beliefs,
         after: Beliefs,
@@ -67,9 +68,12 @@ class History:
 
         **Arguments:**
 
+        - `report`: of the batch, which was accepted.
         - `before`: what was known when it came; `given`: the prior that it was given; `after`: its posterior.
         - `noise`, `learnt`: before and after it.
         """
+        of = report.examples, report.status.name, report.iterations, report.energy
+        told = BatchRecord(len(self.entries), *of, sum(Posterior(after).diff(given).values()), self.record)
         self.entries.append(told)
         if self.record:
             said = {name: after[name] / given[name] for name in after}
@@ -118,8 +122,3 @@ class History:
         self.entries[batch] = dataclasses.replace(self.entries[batch], forgotten=True)
         self.taught.pop(batch, None)
         self.before = None
-
-
-def gained(after: Beliefs, given: Beliefs) -> float:
-    """`KL(after || given)`, all parameters together."""
-    return sum(Posterior(after).diff(given).values())

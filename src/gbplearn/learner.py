@@ -19,7 +19,7 @@ from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .group import check_mode
-from .history import BatchRecord, Before, History, gained
+from .history import BatchRecord, Before, History
 from .inference import InferenceError
 from .lay_out import default_input_prior
 from .layers.layer import Transform
@@ -160,6 +160,8 @@ class Learner:
         y_observed: Numbers | None = None,
         want: str | None = None,
         evidence: bool = False,
+        carry: Sequence[str] = (),
+        carried: Mapping[str, Any] | None = None,
     ) -> Report:
         """Learn from a batch, after which it may be thrown away.
 
@@ -174,10 +176,14 @@ class Learner:
         - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
             the clean one), its "output", or the outputs of a layer by its name.
         - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`.
+        - `carry`: layers without parameters, such as `Upsample2D`, by name, whose messages the report is to hold
+            (`report.carried`), for the next batch to begin with if it resembles this one, as frames of a video do.
+        - `carried`: such messages of the batch before, which had the same size.
 
         **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
         """
         wanted = None if want is None else self._variable(want)
+        self._check_carried((*carry, *(carried or {})))
         batch = self._checked(x, y, x_observed, y_observed)
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
@@ -203,6 +209,7 @@ class Learner:
                 seed=self.seed + self.batches,
                 dtype=self.dtype,
                 throw=False,
+                carried=carried,
                 **({"rounds": min(4, self.options["iterations"])} if noise else {}),
                 **self._how(batch, before),
             )
@@ -226,22 +233,13 @@ class Learner:
         self.caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
         belief = result[wanted][: batch.size] if wanted is not None and accepted else None
         number = len(self._history.entries) if accepted else None
-        report = report_of(result, batch.size, accepted, belief, number, evidence)
-        if known is not None and number is not None:
-            told = BatchRecord(
-                number,
-                batch.size,
-                report.status.name,
-                report.iterations,
-                report.energy,
-                gained(found, before),
-                self._history.record,
-            )
-            self._history.add(told, known, before, found, noise, self.noise)
+        report = report_of(result, batch.size, accepted, belief, number, evidence, carry)
+        if known is not None:
+            self._history.add(report, known, before, found, noise, self.noise)
         return report
 
     def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
-        """Learn from a stream: any iterable of batches, a data loader of PyTorch included. See `gbplearn.stream`.
+        """Learn from a stream: any iterable of batches, a data loader of PyTorch included.
 
         **Arguments:**
 
@@ -274,6 +272,13 @@ class Learner:
         self._history.forget(batch)
         counts = self.batches - 1, self.examples - told.examples
         self._posterior, self.noise, self.batches, self.examples = left.beliefs, left.noise, *counts
+
+    def _check_carried(self, names: Sequence[str]) -> None:
+        learnt = {name.rpartition("/")[0] for name in self.prior}
+        quiet = [s.name for s in self.net.sites if isinstance(s.layer, Transform) and s.name not in learnt]
+        for name in names:
+            if name not in quiet:
+                raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(quiet)})")
 
     def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
         """Options of `gbp.infer` for a batch, whose prior this is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from .batch import Batch, as_inputs, as_targets
+from .carried import carried_state
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .inference import Result, Status, Trace, infer
@@ -276,6 +277,7 @@ class Sequential:
         beliefs: Mapping[str, Gaussian] | None = None,
         noise: Mapping[str, LearnNoise] | None = None,
         inputs: Mapping[str, Any] | None = None,
+        carried: Mapping[str, Any] | None = None,
         iterations: int = 1000,
         rounds: int = 8,
         seed: int = 0,
@@ -294,6 +296,7 @@ class Sequential:
         - `x`, `y`, `inputs`, `dtype`: as `net.graph`.
         - `beliefs`: of the parameters before this batch; if it is the `Result` of an earlier one, noise starts there.
         - `noise`: what is known of noise before this batch, by layer.
+        - `carried`: messages to begin with, by layer, as `report.carried` has them of an earlier one.
         - `iterations`: in all rounds together.
         - `rounds`: if noise is learnt; at least 2.
         - `seed`: of the random prior means, dropout and random schedules.
@@ -308,8 +311,10 @@ class Sequential:
             raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
         learnt = {**self._start_noise(beliefs), **(noise or {})}
         how = {"inputs": inputs, "seed": seed, "dtype": dtype}
+        begin = partial(carried_state, carried=carried, messages=options.get("messages", "auto"), seed=seed)
         if not learnt:
-            return infer(self.graph(batch, beliefs=beliefs, **how), iterations=iterations, seed=seed, **options)
+            graph = self.graph(batch, beliefs=beliefs, **how)
+            return infer(graph, iterations=iterations, init=begin(graph), seed=seed, **options)
         if not (isinstance(rounds, int) and 2 <= rounds <= iterations):
             raise ValueError(f"rounds must be a whole number from 2 to the iterations ({iterations}), got {rounds!r}")
         results: list[Result] = []
@@ -321,7 +326,7 @@ class Sequential:
                 fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
                 now = infer(fixed, iterations=200, damping=0.5).noise
             graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
-            before = results[-1] if results else None
+            before = results[-1] if results else begin(graph)
             results.append(infer(graph, iterations=share, init=before, seed=seed + i, **options))
             if results[-1].status is Status.DIVERGED:
                 break

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+from .carried import Carried, messages_of
 from .gaussian import Gaussian
 from .inference import Result, Status
 
@@ -23,11 +25,18 @@ class Report:
     guard: tuple[str, ...]  # what the guard did
     belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
     batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
+    carried: Carried | None = None  # if `update(carry=...)` asked, messages of these layers
     log_evidence: float | None = None  # if `update(evidence=True)` asked: log p(batch | batches before), Bethe
 
 
 def report_of(
-    result: Result, examples: int, accepted: bool, belief: Gaussian | None, batch: int | None, evidence: bool
+    result: Result,
+    examples: int,
+    accepted: bool,
+    belief: Gaussian | None,
+    batch: int | None,
+    evidence: bool,
+    carry: Sequence[str],
 ) -> Report:
     """Of a batch of so many examples, from how inference ended."""
     message = result.message
@@ -48,5 +57,6 @@ def report_of(
         result.guard,
         belief,
         batch,
+        messages_of(result, carry) if carry and accepted else None,
         result.log_evidence if evidence else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -101,14 +102,20 @@ def factor_groups(model: str, shape: tuple[int, ...], alone: bool = False) -> di
 def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
     """The tiles of a large frame are to the learner what frames are: filters are learnt on from one to the next."""
     learners: dict[tuple[int, ...], Learner] = {}  # one: tiles and frames all have one size
+    carried: dict[int, Any] = {}  # messages of each tile, for the same place in the next frame
+    count = itertools.count()
 
     def clean(frame: np.ndarray, seen: np.ndarray | None, beside: Mapping[str, Beside]) -> Denoised:
         if frame.shape not in learners:
             learners[frame.shape] = model.learner(model.fitting(frame.shape))
-        mean, std, _ = learn_frame(learners[frame.shape], frame, seen)
+        place = next(count)
+        mean, std, report = learn_frame(learners[frame.shape], frame, seen, model.carry, carried.get(place))
+        carried[place] = report.carried
         return Denoised(mean, std, np.full(frame.shape[:2], np.nan))
 
-    yield from (in_tiles(clean, frame, seen) for frame, seen in given)
+    for frame, seen in given:
+        count = itertools.count()
+        yield in_tiles(clean, frame, seen)
 
 
 def _with_neighbours(given: Iterable[Given], settings: Settings) -> Iterator[Denoised]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,20 @@ _MOST_MORE = 8  # rows and columns, one less than that, that an image may lack f
 
 @dataclasses.dataclass(frozen=True)
 class LayeredModel:
-    """A network and how its messages are passed; `alpha` as `gbp.Filtering`, 1 for every frame anew."""
+    """A network and how its messages are passed.
+
+    **Arguments:**
+
+    - `alpha`: as `gbp.Filtering`, 1 for filters that are learnt anew from every frame.
+    - `carry`: layers whose messages go on from frame to frame, as `Learner.update`.
+    """
 
     network: Callable[[], Sequential]
     iterations: int
     damping: float
     alpha: float = 1.0
     schedule: Schedule | None = None
+    carry: tuple[str, ...] = ()
 
     def learner(self, shape: tuple[int, ...], seed: int = 0) -> Learner:
         """With nothing learnt yet.
@@ -53,14 +60,23 @@ class LayeredModel:
         return shape
 
     def options(self) -> dict[str, Any]:
-        """All but the network."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "network"}
+        """Those of `gbp.Learner`."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("network", "carry")}
 
 
 def learn_frame(
-    learner: Learner, frame: np.ndarray, seen: np.ndarray | None = None
+    learner: Learner,
+    frame: np.ndarray,
+    seen: np.ndarray | None = None,
+    carry: Sequence[str] = (),
+    carried: Mapping[str, Any] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Report]:
-    """Learn from a frame `(height, width, channels)`; `seen` is False for pixels that are missing.
+    """Learn from a frame `(height, width, channels)`.
+
+    **Arguments:**
+
+    - `seen`: False for pixels that are missing.
+    - `carry`, `carried`: as `Learner.update`.
 
     The learner may take larger images (`LayeredModel.fitting`): pixels beyond the frame are missing.
 
@@ -72,7 +88,8 @@ def learn_frame(
     whole[here] = frame
     observed = np.zeros(whole.shape, bool)
     observed[here] = True if seen is None else seen[..., None]
-    report = learner.update(whole, x_observed=None if observed.all() else observed, want="input")
+    observed = None if observed.all() else observed
+    report = learner.update(whole, x_observed=observed, want="input", carry=carry, carried=carried)
     if report.belief is None:
         return frame, np.full(frame.shape, np.nan), report
     return np.clip(np.asarray(report.belief.mean)[here], 0, 1), np.asarray(report.belief.std)[here], report
@@ -80,7 +97,10 @@ def learn_frame(
 
 # Down to the smallest image and up again, the pixels' observation once.
 _DOWN = ("gaussian", "conv_transpose", "upsample", "conv_transpose_1", "upsample_1", "conv_transpose_2")
-_FIVE = LayeredModel(five_layer_denoiser, 200, 0.85, schedule=Order(*_DOWN, *_DOWN[-2:1:-1]))
+# As in the authors' code, which does not begin with new messages there: activations start with what the frame before
+# was found to be, not with the noise of this one.
+_BETWEEN = ("upsample", "upsample_1")
+_FIVE = LayeredModel(five_layer_denoiser, 200, 0.85, schedule=Order(*_DOWN, *_DOWN[-2:1:-1]), carry=_BETWEEN)
 _ONE = LayeredModel(single_layer_denoiser, 300, 0.9)  # it diverges now and then with 0.85
 
 # The networks and priors are as published. Messages go further at a time: the paper has 300 and 500 iterations, a

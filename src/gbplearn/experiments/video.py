@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..carried import read_carried, write_carried
 from ..checkpoint import load, save
 from ..data.video import FRAMES, corrupt, load_bear
 from ..denoising.layered import PAPER, learn_frame
@@ -36,7 +37,9 @@ ALPHAS = {
     **{f"one layer, alpha {a:g}": dataclasses.replace(_ONE, alpha=a) for a in (0.0, 0.25, 0.75)},
     "five layers, alpha 0.5": dataclasses.replace(PAPER["five layers, continual"], alpha=0.5),
 }
-METHODS = {**PAPER, **ALPHAS}
+# What becomes of them if all messages of a frame begin anew.
+ANEW = {f"{name}, anew": dataclasses.replace(how, carry=()) for name, how in PAPER.items() if how.carry}
+METHODS = {**PAPER, **ALPHAS, **ANEW}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Video(InParts):
         how = METHODS[method]
         return {
             **how.options(),
+            **({"carry": list(how.carry)} if how.carry else {}),
             "schedule": repr(how.schedule),
             "share": self.share,
             "network": repr(how.network()),
@@ -124,14 +128,18 @@ class Video(InParts):
             check_same(path, learner.note.get("settings"), self._of(method))
             told = json.loads(learner.note["frames"])
             earlier = float(learner.note["seconds"])
-        begin, spent = time.perf_counter(), sum(told["cpu"])
+        begin, spent, carry = time.perf_counter(), sum(told["cpu"]), METHODS[method].carry
+        carried = read_carried(_messages(path, len(told["psnr"]) - 1)) if carry and told["psnr"] else None
 
         def tell() -> str:
             return f"{np.mean(told['psnr']):.2f} dB" if told["psnr"] else ""
 
         for number in progress(range(len(told["psnr"]), len(noisy)), f"{method}, seed {seed}", tell=tell):
             cpu = time.process_time()
-            image, _, report = learn_frame(learner, noisy[number])
+            image, _, report = learn_frame(learner, noisy[number], None, carry, carried)
+            carried = report.carried
+            if carry:
+                write_carried(_messages(path, number), carried or {})
             mask = masks[number]
             told["cpu"].append(time.process_time() - cpu)
             told["psnr"].append(psnr(image, clean[number]))
@@ -143,6 +151,7 @@ class Video(InParts):
             seconds = earlier + time.perf_counter() - begin
             note = {"settings": settings_hash(self._of(method)), "frames": json.dumps(told), "seconds": seconds}
             save(learner, path, note)
+            _messages(path, number - 1).unlink(missing_ok=True)
         cost = clock.cost()
         cost["seconds"] += earlier
         cost["cpu_seconds"] += spent
@@ -185,12 +194,12 @@ class Video(InParts):
 
 @dataclasses.dataclass(frozen=True)
 class VideoAlpha(Video):
-    """How much of what was learnt is kept from frame to frame: `alpha` of `gbp.Filtering`.
+    """How much is kept from frame to frame: of the filters, `alpha` of `gbp.Filtering`; and messages, or none.
 
     Does one layer learn the noise, and do five not, as the paper says?
     """
 
-    methods: tuple[str, ...] = (*ALPHAS, "one layer, continual", "five layers, continual")
+    methods: tuple[str, ...] = (*ALPHAS, "one layer, continual", "five layers, continual", *ANEW)
 
     name: ClassVar[str] = "video-alpha"
     title: ClassVar[str] = "A video with noise: how much is kept"
@@ -199,6 +208,11 @@ class VideoAlpha(Video):
 
 def _file(seed: int, method: str) -> str:
     return f"seed-{seed}-{method.replace(', ', '-').replace(' ', '-')}"
+
+
+def _messages(checkpoint: Path, number: int) -> Path:
+    """Of a frame, for the next one."""
+    return checkpoint.with_name(f"{checkpoint.stem}-{number}.npz")
 
 
 def _picture(folder: Path, seed: int, method: str, number: int) -> Path:

@@ -1,0 +1,135 @@
+"""Streams: batches of any kind, callbacks, evidence, an alarm when the world changes; and messages that go on."""
+
+import numpy as np
+import pytest
+
+import gbplearn as gbp
+from checkpoint_files import bits
+from gbplearn.carried import read_carried, write_carried
+from learners import HOW, SEEN, SIGMA, WIDE, classifier, line, measured, points
+
+
+class Tensor:
+    """Like those of PyTorch: an array, if NumPy asks for one."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._values, dtype)
+
+
+def test_a_stream_is_update_after_update():
+    x, y = points(30)
+    by_hand, fitted = classifier(), classifier()
+    for start in (0, 10, 20):
+        by_hand.update(x[start : start + 10], y[start : start + 10], y_observed=np.arange(10) != start // 10)
+    reports = []
+
+    def batches():  # of which nobody knows how many
+        for start in (0, 10, 20):
+            rows = slice(start, start + 10)
+            observed = np.arange(10) != start // 10
+            yield {"x": Tensor(x[rows]), "y": Tensor(y[rows]), "y_observed": observed}
+
+    assert fitted.fit(batches(), callbacks=[reports.append]) is fitted
+    assert bits(*fitted.posterior.values()) == bits(*by_hand.posterior.values())
+    assert [r.batch for r in reports] == [0, 1, 2]
+    assert all(r.log_evidence is None for r in reports)  # it costs, and nobody asked
+
+
+def test_batches_and_callbacks_that_are_none():
+    learner = classifier()
+    x, y = points(10)
+    for batch, words in (
+        ((x, y, y), "a pair"),
+        ({"y": y}, "there is no 'x'"),
+        ({"x": x, "labels": y}, "got 'labels'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            learner.fit([batch])
+    with pytest.raises(TypeError, match="on_batch"):
+        learner.fit([(x, y)], callbacks=[3])
+    assert learner.batches == 0
+
+
+def test_evidence_of_one_example_is_its_predictive_density():
+    """With one example the graph is a tree: a product of Gaussians over the output, integrated by hand."""
+    learner = line()
+    x, y = np.array([[0.5, -1.0, 2.0]]), np.array([[0.3, -0.2]])
+    found = learner.update(x, y, evidence=True).log_evidence
+    told = np.sum((x[0] * HOW["weight_prior"]) ** 2) + HOW["bias_prior"] ** 2 + SIGMA**2  # variance of w x + d + noise
+    total = 0.0
+    for value in y[0]:
+        # N(o; 0, WIDE²) N(o; 0, told) is N(o; 0, both) times the density of 0 under their sum.
+        both = 1 / (1 / WIDE**2 + 1 / told)
+        total += -0.5 * np.log(2 * np.pi * (WIDE**2 + told))
+        total += -0.5 * np.log(2 * np.pi * (both + SEEN**2)) - value**2 / (2 * (both + SEEN**2))
+    assert found == pytest.approx(total, rel=1e-4)
+
+
+def test_an_alarm_when_the_world_changes():
+    rng = np.random.default_rng(0)
+    before, after = rng.standard_normal((2, 3, 2))
+
+    def batches():
+        for number in range(40):
+            x = rng.standard_normal((10, 3))
+            yield x, x @ (before if number < 25 else after) + SEEN * rng.standard_normal((10, 2))
+
+    heard = []
+    alarm = gbp.DriftAlarm(on_alarm=heard.append)
+    line(iterations=50, tolerance=1e-3).fit(batches(), callbacks=[alarm])
+    assert alarm.alarms == [25]
+    assert [r.batch for r in heard] == [25]
+
+
+def test_an_alarm_warns_by_default_and_needs_evidence():
+    alarm = gbp.DriftAlarm(window=3)
+    learner = line()
+    x, y = measured(10)
+    with pytest.raises(ValueError, match="needs evidence"):
+        alarm.on_batch(learner.update(x, y))
+    alarm._usual.extend([0.0, 0.0, 0.0])
+    with pytest.warns(UserWarning, match="the stream has changed"):
+        alarm.on_batch(learner.update(x, y + 100, evidence=True))
+    for wrong in ({"threshold": 0.0}, {"window": 2}, {"least": -1.0}):
+        with pytest.raises(ValueError, match=f"DriftAlarm: .*{next(iter(wrong))}"):
+            gbp.DriftAlarm(**wrong)
+
+
+def generator():
+    net = gbp.Sequential(
+        gbp.GaussianObservation(sigma=0.2),
+        gbp.ConvTranspose2D(2, kernel=3, sigma=0.1, weight_prior=0.3, prior=0.5),
+        gbp.Upsample2D(2, sigma=0.05, prior=1.0),
+        input_shape=(6, 6, 1),
+    )
+    return gbp.Learner(net, iterations=3, tolerance=0.0, damping=0.5, guard=False)
+
+
+def test_messages_go_on_from_batch_to_batch(tmp_path):
+    """To go on is to begin with them: after no iteration has passed but one, activations remember."""
+    frame = np.random.default_rng(0).uniform(0.3, 0.7, (1, 6, 6, 1))
+    fresh, going = generator(), generator()
+    reports = [one.update(frame, want="upsample", carry=("upsample",)) for one in (fresh, going)]
+    assert set(reports[0].carried) == {"upsample"}
+    write_carried(tmp_path / "messages.npz", reports[0].carried)
+    held = read_carried(tmp_path / "messages.npz")
+    for one in (fresh, going):
+        one.options["iterations"] = 1
+    anew = fresh.update(frame, want="upsample").belief.mean
+    goes_on = going.update(frame, want="upsample", carried=held).belief.mean
+    settled = np.asarray(reports[0].belief.mean)
+    assert np.abs(goes_on - settled).mean() < 0.5 * np.abs(np.asarray(anew) - settled).mean()
+
+
+def test_messages_of_layers_with_parameters_are_not_handed_on(tmp_path):
+    learner = generator()
+    frame = np.full((1, 6, 6, 1), 0.5)
+    for name in ("conv_transpose", "gaussian", "nothing"):
+        with pytest.raises(ValueError, match=f"carry: '{name}' is no layer without parameters"):
+            learner.update(frame, carry=(name,))
+    (tmp_path / "no.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"no\.npz is damaged"):
+        read_carried(tmp_path / "no.npz")
