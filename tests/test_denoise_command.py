@@ -174,9 +174,9 @@ def test_large_frames_are_learnt_from_tile_by_tile(monkeypatch):
     )
     taken = []
 
-    def learn(learner, frame, seen):
+    def learn(learner, frame, *how):
         taken.append((learner.batches, frame.shape))
-        return learn_frame(learner, frame, seen)
+        return learn_frame(learner, frame, *how)
 
     monkeypatch.setattr(denoiser, "learn_frame", learn)
     monkeypatch.setattr(denoiser, "in_tiles", partial(in_tiles, tile=16, margin=4))

@@ -134,8 +134,17 @@ def test_a_batch_tells_what_is_believed_of_it(bear):
         learner.update(x[:1], want="pixels")
 
 
+def halved():
+    """A network with a layer whose messages go on from frame to frame."""
+    return gbp.Sequential(
+        gbp.GaussianObservation(sigma=0.2),
+        gbp.ConvTranspose2D(4, kernel=3, sigma=0.1, weight_prior=0.15, prior=0.5),
+        gbp.Upsample2D(2, sigma=0.03, prior=1.0),
+    )
+
+
 def test_the_experiment_goes_on_where_it_was_stopped(bear, tmp_path, monkeypatch):
-    monkeypatch.setitem(METHODS, "one layer, continual", small())
+    monkeypatch.setitem(METHODS, "one layer, continual", small(network=halved, carry=("upsample",)))
     monkeypatch.setitem(METHODS, "pairwise", dataclasses.replace(PAPER["pairwise"], iterations=30))
     experiment = Video(("pairwise", "one layer, continual"), frames=FRAMES, data_dir=bear)
     results, _ = run(experiment, [0], tmp_path / "whole", tmp_path / "ledger.jsonl")

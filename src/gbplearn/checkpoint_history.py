@@ -73,14 +73,13 @@ def _record(row: Any, number: int) -> BatchRecord:
     values = as_list(row, "history: a batch")
     if len(values) != len(_FIELDS):
         raise ValueError(f"history: a batch has {', '.join(_FIELDS)}")
-    told = BatchRecord(*values)
-    whole = (told.batch, told.examples, told.iterations)
-    sound = all(is_whole(n) and n >= 0 for n in whole) and told.batch == number
-    sound &= is_number(told.energy) and is_number(told.gained)
-    sound &= isinstance(told.recorded, bool) and isinstance(told.forgotten, bool)
-    if not sound or told.status not in Status.__members__:
+    of = dict(zip(_FIELDS, values))
+    sound = all(is_whole(of[name]) and of[name] >= 0 for name in ("batch", "examples", "iterations"))
+    sound &= is_number(of["energy"]) and is_number(of["gained"])
+    sound &= all(isinstance(of[name], bool) for name in ("recorded", "forgotten"))
+    if not sound or of["batch"] != number or of["status"] not in list(Status.__members__):
         raise ValueError(f"history: batch {number} is damaged")
-    return told
+    return BatchRecord(**{**of, "energy": float(of["energy"]), "gained": float(of["gained"])})
 
 
 def names_in(facts: dict[str, Any], parameters: Iterable[str]) -> list[str]:

@@ -73,7 +73,7 @@ class History:
         - `noise`, `learnt`: before and after it.
         """
         of = report.examples, report.status.name, report.iterations, report.energy
-        told = BatchRecord(len(self.entries), *of, sum(Posterior(after).diff(given).values()), self.record)
+        told = BatchRecord(len(self.entries), *of, sum(Posterior(after).diff(given).values(), 0.0), self.record)
         self.entries.append(told)
         if self.record:
             said = {name: after[name] / given[name] for name in after}

@@ -390,11 +390,10 @@ class Learner:
         return out[self.net.output]
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one safetensors file: network, settings, posterior, position in the stream.
+        """Write everything to one safetensors file, which appears whole or not at all.
 
-        The file appears whole or not at all; the old one stays until the new one is on the disk. Functions (`factors`,
-        an activation of your own) cannot be saved: `factors` must be given again to `load`. `learner.note`, numbers and
-        strings by name, goes along.
+        Functions (`factors`, an activation of your own) cannot be saved: `factors` must be given again to `load`.
+        `learner.note`, numbers and strings by name, goes along.
         """
         from .checkpoint import save
 
