@@ -221,21 +221,3 @@ def test_a_history_that_lies_is_refused(wrong, saying, tmp_path):
     facts, header, body = parts(checkpoint.encode(learner, {}))
     facts["history"] |= wrong
     assert saying in refused(put_together(json.loads(json.dumps(facts)), header, body), tmp_path)
-
-
-@pytest.mark.slow
-def test_forgetting_a_batch_of_digits_goes_most_of_the_way():
-    """To the posterior of a learner that never saw it; in KL at most half of what it was before."""
-    from gbplearn.data.images import load_images
-    from gbplearn.models import digits_classifier
-
-    digits = load_images("digits")
-    learner, never = (gbp.Learner(digits_classifier(), (8, 8, 1), record=True) for _ in range(2))
-    for number in range(20):
-        rows = slice(50 * number, 50 * number + 50)
-        learner.update(digits.train_x[rows], digits.train_y[rows])
-        if number != 9:
-            never.update(digits.train_x[rows], digits.train_y[rows])
-    before = sum(learner.posterior.diff(never.posterior).values())
-    learner.forget(9)
-    assert sum(learner.posterior.diff(never.posterior).values()) <= before / 2

@@ -260,7 +260,7 @@ class Learner:
         """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
 
         The last batch is taken back bit for bit. What batches after it have said was said with it known: of others the
-        result is close to a learner that never saw the batch, not the same. If a parameter would be vaguer than its
+        result is not that of a learner that never saw the batch, unless the posterior factorises. If a parameter would be vaguer than its
         prior, a `ValueError` says so, and nothing changes.
 
         **Arguments:**
