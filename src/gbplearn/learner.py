@@ -260,8 +260,8 @@ class Learner:
         """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
 
         The last batch is taken back bit for bit. What batches after it have said was said with it known: of others the
-        result is not that of a learner that never saw the batch, unless the posterior factorises. If a parameter would be vaguer than its
-        prior, a `ValueError` says so, and nothing changes.
+        result is not that of a learner that never saw the batch, unless the posterior factorises. If a parameter would
+        be vaguer than its prior, a `ValueError` says so, and nothing changes.
 
         **Arguments:**
 
