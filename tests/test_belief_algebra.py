@@ -153,7 +153,7 @@ def test_what_cannot_be_forgotten_changes_nothing():
     with pytest.raises(ValueError, match="batch 1 cannot be forgotten: 'dense/bias' would be vaguer than its prior"):
         learner.forget(1)
     learner.filtering = gbp.Filtering(forgetting=0.9)
-    with pytest.raises(ValueError, match="only the last batch can"):
+    with pytest.raises(ValueError, match="only the batch learnt last can"):
         learner.forget(0)
     learner.filtering = gbp.Filtering()
     assert state(learner) == before
@@ -201,17 +201,13 @@ def test_a_learner_can_forget_after_it_was_saved(tmp_path):
     [
         ({"record": 1}, "record must be true or false"),
         ({"batches": [[0, 10]]}, "a batch has batch, examples, status"),
-        (
-            {"batches": [[5, 10, "CONVERGED", 3, 1.0, 1.0, False, False]], "noise": {}, "noise_before": None},
-            "batch 0 is damaged",
-        ),
-        (
-            {"batches": [[0, 10, "GREAT", 3, 1.0, 1.0, False, False]], "noise": {}, "noise_before": None},
-            "batch 0 is damaged",
-        ),
+        ({"batches": [[5, 10, "CONVERGED", 3, 1.0, 1.0, True, False]]}, "batch 0 is damaged"),
+        ({"batches": [[0, 10, "GREAT", 3, 1.0, 1.0, True, False]]}, "batch 0 is damaged"),
         ({"noise": {}}, "'0' is missing"),
         ({"noise": {"0": {"dense": [1, 2]}}}, "'dense' does not belong there"),
-        ({"noise_before": None}, "tensors: 'before/dense/bias/eta' does not belong there"),
+        ({"before": None}, "tensors: 'before/dense/bias/eta' does not belong there"),
+        ({"before": {"noise": {}, "caution": "some"}}, "there is no batch before which"),
+        ({"count": 0}, "count must be a whole number"),
     ],
 )
 def test_a_history_that_lies_is_refused(wrong, saying, tmp_path):
@@ -221,3 +217,55 @@ def test_a_history_that_lies_is_refused(wrong, saying, tmp_path):
     facts, header, body = parts(checkpoint.encode(learner, {}))
     facts["history"] |= wrong
     assert saying in refused(put_together(json.loads(json.dumps(facts)), header, body), tmp_path)
+
+
+def test_an_interruption_leaves_the_old_state_or_the_new(monkeypatch):
+    learner = classifier(record=True)
+    x, y = points(20)
+    learner.update(x[:10], y[:10])
+    before = state(learner), learner.history()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gbp.Learner, "_log_evidence", stop)
+    with pytest.raises(KeyboardInterrupt):
+        learner.update(x[10:], y[10:], evidence=True)
+    assert (state(learner), learner.history()) == before
+
+
+def test_a_batch_that_says_very_much(tmp_path):
+    """Precisions that grow by more than single precision holds beside 1: the divergence is still a number."""
+    mine, other = {"w": gaussian([0.0], [1e-5])}, {"w": gaussian([0.0], [1.0])}
+    assert gbp.Posterior(mine).diff(other)["w"] == pytest.approx(np.log(1e5) - 0.5, rel=1e-4)
+
+
+def test_to_forget_the_only_batch_is_to_know_the_prior():
+    """Although after rounding a precision may seem to fall below it."""
+    learner = apart(iterations=30)
+    x = 300 * one_hot(0)[0]
+    for seed in (0, 1):
+        learner.update(x, one_hot(seed)[1])
+    learner.forget(0)
+    learner.forget(1)
+    np.testing.assert_allclose(learner.posterior["dense/weight"].lam, learner.prior["dense/weight"].lam, rtol=0.1)
+    assert learner.examples == 0
+
+
+def test_only_the_last_batches_are_remembered(monkeypatch, tmp_path):
+    monkeypatch.setattr("gbplearn.history.MOST", 3)
+    monkeypatch.setattr("gbplearn.history.MOST_TAUGHT", 2)
+    learner = classifier(record=True)
+    x, y = points(50)
+    for start in range(0, 50, 10):
+        learner.update(x[start : start + 10], y[start : start + 10])
+    assert [(told.batch, told.recorded) for told in learner.history()] == [(2, False), (3, True), (4, True)]
+    learner.save(tmp_path / "run.safetensors")
+    again = gbp.Learner.load(tmp_path / "run.safetensors")
+    assert again.history() == learner.history()
+    with pytest.raises(ValueError, match="batch 2 was not recorded"):
+        again.forget(2)
+    with pytest.raises(ValueError, match="there is no batch 1: those from 2 to 4"):
+        again.forget(1)
+    again.forget(3)
+    assert [told.forgotten for told in again.history()] == [False, True, False]

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import gbplearn as gbp
 from gbplearn.cli import main
 from gbplearn.data.video import corrupt
 from gbplearn.denoising import denoiser
 from gbplearn.denoising.best import Denoised
 from gbplearn.denoising.denoiser import GBPDenoiser, in_tiles
-from gbplearn.denoising.layered import learn_frame
+from gbplearn.denoising.layered import LayeredModel, learn_frame
 from gbplearn.denoising.pictures import open_frames
 from gbplearn.image_scores import psnr, ssim
 
@@ -146,7 +147,7 @@ def test_the_deep_network_takes_images_of_any_size(height, width):
     model = denoiser.LAYERED["five-layer"]
     larger = model.fitting((height, width, 3))
     assert larger == (height + (2 - height) % 4, width + (2 - width) % 4, 3)
-    image = np.full((height, width, 3), 0.4)
+    image = np.full((height, width, 3), 0.2)
     learner = dataclasses.replace(model, iterations=2).learner(larger)
     mean, std, report = learn_frame(learner, image)
     assert report.accepted
@@ -169,20 +170,28 @@ def test_missing_pixels_are_not_drawn_to_black():
 
 
 def test_large_frames_are_learnt_from_tile_by_tile(monkeypatch):
-    monkeypatch.setitem(
-        denoiser.LAYERED, "single-layer", dataclasses.replace(denoiser.LAYERED["single-layer"], iterations=3)
+    net = gbp.Sequential(
+        gbp.GaussianObservation(sigma=0.2),
+        gbp.ConvTranspose2D(2, kernel=3, sigma=0.1, weight_prior=0.15, prior=0.5),
+        gbp.Upsample2D(2, sigma=0.03, prior=1.0),
     )
+    model = LayeredModel(lambda: net, 3, 0.5, 0.0, carry=("upsample",))
+    monkeypatch.setitem(denoiser.LAYERED, "five-layer", model)
     taken = []
 
-    def learn(learner, frame, *how):
-        taken.append((learner.batches, frame.shape))
-        return learn_frame(learner, frame, *how)
+    def learn(learner, frame, seen, carry, carried):
+        found = learn_frame(learner, frame, seen, carry, carried)
+        taken.append((learner.batches, frame.shape, carried, found[2].carried))
+        return found
 
     monkeypatch.setattr(denoiser, "learn_frame", learn)
     monkeypatch.setattr(denoiser, "in_tiles", partial(in_tiles, tile=16, margin=4))
-    frame = np.random.default_rng(0).uniform(0.4, 0.6, (40, 24, 3))
-    found = GBPDenoiser("single-layer").fit_transform(frame)
-    assert taken == [(0, (24, 24, 3)), (1, (24, 24, 3))]  # what was learnt from the first is known to the second
+    frame = np.kron(np.random.default_rng(0).choice([0.1, 0.9], (5, 3)), np.ones((8, 8)))[..., None] * np.ones(3)
+    found = GBPDenoiser("five-layer").fit_transform(np.stack([frame, frame]))
+    # What was learnt from a tile is known to the next; messages go on at the same place of the next frame.
+    assert [t[:2] for t in taken] == [(n, (24, 24, 3)) for n in (1, 2, 3, 4)]
+    assert [t[2] for t in taken[:2]] == [None, None]
+    assert all(now[2] is before[3] for now, before in zip(taken[2:], taken[:2]))
     assert np.abs(found - frame).mean() < 0.2
 
 

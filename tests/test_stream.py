@@ -6,6 +6,7 @@ import pytest
 import gbplearn as gbp
 from checkpoint_files import bits
 from gbplearn.carried import read_carried, write_carried
+from gbplearn.report.progress import progress
 from learners import HOW, SEEN, SIGMA, WIDE, classifier, line, measured, points
 
 
@@ -68,6 +69,37 @@ def test_evidence_of_one_example_is_its_predictive_density():
     assert found == pytest.approx(total, rel=1e-4)
 
 
+def test_evidence_does_not_depend_on_padding_or_on_a_mask_that_hides_nothing():
+    x, y = points(10)
+    found = []
+    for sizes, seen in (([], None), ([10], None), ([], np.ones((4, 2), bool)), ([10], np.ones((4, 2), bool))):
+        learner = classifier()
+        learner._sizes = list(sizes)  # to which a batch of four is padded
+        found.append(learner.update(x[:4], y[:4], x_observed=seen, evidence=True).log_evidence)
+    np.testing.assert_allclose(found, found[0], rtol=1e-4)
+
+
+class Loader:
+    """Like PyTorch's, of a stream: it has a length only to say that it has none."""
+
+    def __init__(self, *batches):
+        self._batches = batches
+
+    def __len__(self):
+        raise TypeError("object has no len()")
+
+    def __iter__(self):
+        return iter(self._batches)
+
+
+def test_a_loader_that_does_not_know_its_length(capsys):
+    now = progress("abcd", "learn", period=0.0), progress(Loader("a", "b", "c"), "learn", period=0.0)
+    assert [list(items) for items in now] == [list("abcd"), ["a", "b", "c"]]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("learn: 1 of 4")
+    assert lines[-1].startswith("learn: 2, ")
+
+
 def test_an_alarm_when_the_world_changes():
     rng = np.random.default_rng(0)
     before, after = rng.standard_normal((2, 3, 2))
@@ -79,7 +111,7 @@ def test_an_alarm_when_the_world_changes():
 
     heard = []
     alarm = gbp.DriftAlarm(on_alarm=heard.append)
-    line(iterations=50, tolerance=1e-3).fit(batches(), callbacks=[alarm])
+    line(iterations=50, tolerance=1e-3).fit(batches(), callbacks=[alarm.on_batch])
     assert alarm.alarms == [25]
     assert [r.batch for r in heard] == [25]
 
@@ -130,6 +162,9 @@ def test_messages_of_layers_with_parameters_are_not_handed_on(tmp_path):
     for name in ("conv_transpose", "gaussian", "nothing"):
         with pytest.raises(ValueError, match=f"carry: '{name}' is no layer without parameters"):
             learner.update(frame, carry=(name,))
-    (tmp_path / "no.npz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"no\.npz is damaged"):
-        read_carried(tmp_path / "no.npz")
+    write_carried(tmp_path / "cut.npz", learner.update(frame, carry=("upsample",)).carried)
+    whole = (tmp_path / "cut.npz").read_bytes()
+    for wrong in (b"no archive", b"", whole[: len(whole) // 2]):
+        (tmp_path / "cut.npz").write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"cut\.npz is damaged"):
+            read_carried(tmp_path / "cut.npz")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,11 @@ from .files import write_whole
 from .gaussian import Gaussian
 from .graph import FactorGraph
 from .inference import Result
+from .layers.layer import Transform
 from .problem import Messages, State, empty_state
+
+if TYPE_CHECKING:
+    from .network import Sequential
 
 Carried = dict[str, tuple[Messages, ...]]  # of each slot of a factor group, by its name
 _PARTS = ("eta", "lam")
@@ -25,6 +31,15 @@ def messages_of(result: Result, groups: Sequence[str]) -> Carried:
     """The messages of some factor groups, by name."""
     found = dict(zip((group.name for group in result._problem.groups), result.state.messages))
     return {name: found[name] for name in groups}
+
+
+def check_carried(net: Sequential, parameters: Iterable[str], names: Iterable[str]) -> None:
+    """A `ValueError` names what is no layer without parameters."""
+    learnt = {name.rpartition("/")[0] for name in parameters}
+    quiet = [s.name for s in net.sites if isinstance(s.layer, Transform) and s.name not in learnt]
+    for name in names:
+        if name not in quiet:
+            raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(quiet)})")
 
 
 def carried_state(
@@ -65,12 +80,12 @@ def read_carried(path: Path) -> Carried:
     """What `write_carried` wrote. Nothing in the file is executed."""
     slots: dict[str, dict[int, dict[str, jax.Array]]] = {}
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as held:
             for key in held.files:
                 group, number, kind, part = key.split("|")
                 slots.setdefault(group, {}).setdefault(int(number), {})[kind + part] = jnp.asarray(held[key])
         return {g: tuple(_messages(found[n]) for n in range(len(found))) for g, found in slots.items()}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 

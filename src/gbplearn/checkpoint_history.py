@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .gaussian import Gaussian
-from .history import BatchRecord, Before, History, Taught
+from .history import MOST, BatchRecord, Before, History, Taught
 from .inference import Status
 from .noise import LearnNoise
 from .plain import from_plain, is_number, is_whole, to_plain
@@ -26,7 +26,10 @@ def facts_of(history: History) -> dict[str, Any]:
         "record": history.record,
         "batches": [[getattr(told, name) for name in _FIELDS] for told in history.entries],
         "noise": {str(n): {name: list(v) for name, v in said.noise.items()} for n, said in history.taught.items()},
-        "noise_before": None if before is None else {n: to_plain(v, n) for n, v in before.noise.items()},
+        "count": history.count,
+        "before": None
+        if before is None
+        else {"noise": {n: to_plain(v, n) for n, v in before.noise.items()}, "caution": before.caution},
     }
 
 
@@ -46,10 +49,13 @@ def checked(data: Any, noisy: Iterable[str]) -> dict[str, Any]:
     - `noisy`: the layers that learn their noise.
     """
     facts, layers = as_dict(data, "history"), sorted(noisy)
-    check_names(facts, ("record", "batches", "noise", "noise_before"), "history")
+    check_names(facts, ("record", "count", "batches", "noise", "before"), "history")
     if not isinstance(facts["record"], bool):
         raise ValueError("history: record must be true or false")
-    batches = [_record(row, number) for number, row in enumerate(as_list(facts["batches"], "history: batches"))]
+    rows, count = as_list(facts["batches"], "history: batches"), facts["count"]
+    if not is_whole(count) or not count >= len(rows) or len(rows) > MOST:
+        raise ValueError("history: count must be a whole number, of all batches there have been")
+    batches = [_record(row, number) for number, row in enumerate(rows, count - len(rows))]
     kept = [str(told.batch) for told in batches if told.recorded and not told.forgotten]
     noise = {}
     check_names(as_dict(facts["noise"], "history: noise"), tuple(kept), "history: noise")
@@ -59,14 +65,17 @@ def checked(data: Any, noisy: Iterable[str]) -> dict[str, Any]:
             if len(as_list(pair, "history: noise")) != 2 or not all(map(is_number, pair)):
                 raise ValueError("history: noise must be pairs of numbers")
         noise[int(number)] = {name: (pair[0], pair[1]) for name, pair in by_layer.items()}
-    before = facts["noise_before"]
+    before = facts["before"]
     if before is not None:
-        before = {n: from_plain(v, f"noise of {n}") for n, v in as_dict(before, "history: noise_before").items()}
-        if sorted(before) != layers or not all(isinstance(v, LearnNoise) for v in before.values()):
+        check_names(as_dict(before, "history: before"), ("noise", "caution"), "history: before")
+        known = as_dict(before["noise"], "history: before")
+        known = {n: from_plain(v, f"noise of {n}") for n, v in known.items()}
+        if sorted(known) != layers or not all(isinstance(v, LearnNoise) for v in known.values()):
             raise ValueError("history: the noise before is not what the network learns")
-        if not kept or int(kept[-1]) != len(batches) - 1:
+        if not is_whole(before["caution"]) or not kept or int(kept[-1]) != count - 1:
             raise ValueError("history: there is no batch before which anything could have been known")
-    return {"record": facts["record"], "batches": batches, "noise": noise, "noise_before": before}
+        before = {"noise": known, "caution": before["caution"]}
+    return {"record": facts["record"], "count": count, "batches": batches, "noise": noise, "before": before}
 
 
 def _record(row: Any, number: int) -> BatchRecord:
@@ -86,15 +95,16 @@ def names_in(facts: dict[str, Any], parameters: Iterable[str]) -> list[str]:
     """The tensors that belong to checked facts, without `eta` and `lam`."""
     names = list(parameters)
     out = [f"taught/{number}/{name}" for number in facts["noise"] for name in names]
-    return out if facts["noise_before"] is None else [*out, *(f"before/{name}" for name in names)]
+    return out if facts["before"] is None else [*out, *(f"before/{name}" for name in names)]
 
 
 def history_of(facts: dict[str, Any], parameters: Iterable[str], belief: Callable[[str], Gaussian]) -> History:
     """The history that checked facts and their tensors, by name, stand for."""
     names, out = list(parameters), History(facts["record"])
-    out.entries = facts["batches"]
+    out.entries.extend(facts["batches"])
+    out.count = facts["count"]
     for number, noise in facts["noise"].items():
         out.taught[number] = Taught({name: belief(f"taught/{number}/{name}") for name in names}, noise)
-    if facts["noise_before"] is not None:
-        out.before = Before({name: belief(f"before/{name}") for name in names}, facts["noise_before"])
+    if facts["before"] is not None:
+        out.before = Before({name: belief(f"before/{name}") for name in names}, **facts["before"])
     return out

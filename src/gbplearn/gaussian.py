@@ -229,7 +229,7 @@ class Gaussian(eqx.Module):
         """`KL(self || other)` of each: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
         self._same_form(other)
         if not self.block:
-            return _compute(_kl, self.eta, self.lam, other.eta, other.lam)
+            return _compute(_kl, self.eta, self.lam, other.eta, other.lam).astype(self.dtype)
         d = self.mean - other.mean
         trace = jnp.trace(linalg.spd_solve(self.lam, other.lam), axis1=-2, axis2=-1)
         logs = linalg.log_determinant(self.lam) - linalg.log_determinant(other.lam)
@@ -273,6 +273,8 @@ def _variance(xp: Any, lam: Any) -> Any:
 
 
 def _kl(xp: Any, eta: Any, lam: Any, eta_o: Any, lam_o: Any) -> Any:
+    if xp is np:  # precisions may differ by more than single precision holds beside 1
+        eta, lam, eta_o, lam_o = (a.astype(float) for a in (eta, lam, eta_o, lam_o))
     d = _mean(xp, eta, lam) - _mean(xp, eta_o, lam_o)
     # ratio - 1 - log ratio is what is left of two nearly equal numbers: log1p keeps its digits.
     excess = lam_o / lam - 1

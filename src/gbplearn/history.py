@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 import numpy as np
 
 from .filtering import Beliefs, Filtering
@@ -13,7 +15,10 @@ from .noise import LearnNoise
 from .posterior import Posterior
 from .update_report import Report
 
-_ROUNDING = 1e-5  # relative, by which a precision may seem to fall below the prior's
+# So many batches are remembered, and what so many of them have said: the last ones.
+MOST, MOST_TAUGHT = 10_000, 1_000
+# Of the precision before, in units of the last place: by so much it may seem to fall below the prior's.
+_ROUNDING = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,10 @@ class Before:
 
     beliefs: Beliefs
     noise: dict[str, LearnNoise]
+    caution: int
+
+
+Entry = tuple[BatchRecord, Taught | None, Before | None]
 
 
 class History:
@@ -51,11 +60,12 @@ class History:
 
     def __init__(self, record: bool):
         self.record = record
-        self.entries: list[BatchRecord] = []
+        self.count = 0  # the number of the next batch
+        self.entries: deque[BatchRecord] = deque(maxlen=MOST)
         self.taught: dict[int, Taught] = {}
         self.before: Before | None = None
 
-    def add(
+    def entry(
         self,
         report: Report,
         before: Before,
@@ -63,8 +73,8 @@ class History:
         after: Beliefs,
         noise: Mapping[str, LearnNoise],
         learnt: Mapping[str, LearnNoise],
-    ) -> None:
-        """A batch has been learnt from.
+    ) -> Entry:
+        """What there is to remember of a batch, for `put`.
 
         **Arguments:**
 
@@ -73,12 +83,27 @@ class History:
         - `noise`, `learnt`: before and after it.
         """
         of = report.examples, report.status.name, report.iterations, report.energy
-        told = BatchRecord(len(self.entries), *of, sum(Posterior(after).diff(given).values(), 0.0), self.record)
+        told = BatchRecord(self.count, *of, sum(Posterior(after).diff(given).values(), 0.0), self.record)
+        if not self.record:
+            return told, None, None
+        said = {name: after[name] / given[name] for name in after}
+        more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
+        return told, Taught(said, more), before
+
+    def put(self, entry: Entry) -> None:
+        """The batch has been learnt from."""
+        told, said, self.before = entry
         self.entries.append(told)
-        if self.record:
-            said = {name: after[name] / given[name] for name in after}
-            more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
-            self.taught[told.batch], self.before = Taught(said, more), before
+        self.count += 1
+        if said is not None:
+            self.taught[told.batch] = said
+            for old in [n for n in self.taught if n <= told.batch - MOST_TAUGHT]:
+                del self.taught[old]
+                self._replace(old, recorded=False)
+
+    def _replace(self, batch: int, **changes: bool) -> None:
+        place = batch - self.count + len(self.entries)
+        self.entries[place] = dataclasses.replace(self.entries[place], **changes)
 
     def without(
         self, batch: int, now: Before, prior: Mapping[str, Gaussian], filtering: Filtering
@@ -89,36 +114,38 @@ class History:
 
         - `now`: what is known; `prior`: what was known before all batches.
         """
-        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 0 <= batch < len(self.entries):
-            raise ValueError(f"there is no batch {batch!r}: {len(self.entries)} have been learnt from")
-        told = self.entries[batch]
+        first = self.count - len(self.entries)
+        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not first <= batch < self.count:
+            raise ValueError(f"there is no batch {batch!r}: those from {first} to {self.count - 1} are remembered")
+        told = self.entries[batch - first]
         if told.forgotten:
             raise ValueError(f"batch {batch} has been forgotten already")
         if not told.recorded:
             raise ValueError(f"batch {batch} was not recorded: Learner(..., record=True)")
-        if self.before is not None and batch == len(self.entries) - 1:
+        if self.before is not None and batch == self.count - 1:
             return self.before, told
         if not filtering.trivial:
             raise ValueError(
                 f"batch {batch} cannot be forgotten: with alpha, process_noise or forgetting, what it said has changed "
-                "since; only the last batch can"
+                "since; only the batch learnt last can, once"
             )
         said, out = self.taught[batch], {}
         for name, belief in now.beliefs.items():
-            out[name] = belief / said.beliefs[name]
-            least = np.asarray(prior[name].lam)
-            if not (np.asarray(out[name].lam) >= least * (1 - _ROUNDING)).all():
+            left = belief / said.beliefs[name]
+            least, lam = prior[name].lam, np.asarray(left.lam)
+            if not (lam >= least - _ROUNDING * np.finfo(lam.dtype).eps * np.asarray(belief.lam)).all():
                 raise ValueError(f"batch {batch} cannot be forgotten: '{name}' would be vaguer than its prior")
+            out[name] = Gaussian(left.eta, jnp.maximum(left.lam, least))
         noise = {}
         for name, (weight, squares) in said.noise.items():
-            left = now.noise[name].weight - weight, now.noise[name].squares - squares
-            if not min(left) > 0:
+            rest = now.noise[name].weight - weight, now.noise[name].squares - squares
+            if not min(rest) > 0:
                 raise ValueError(f"batch {batch} cannot be forgotten: the noise of '{name}' would be unknown")
-            noise[name] = LearnNoise((left[1] / left[0]) ** 0.5, left[0])
-        return Before(out, noise), told
+            noise[name] = LearnNoise((rest[1] / rest[0]) ** 0.5, rest[0])
+        return Before(out, noise, now.caution), told
 
     def forget(self, batch: int) -> None:
         """Note that a batch is forgotten, and drop what it said."""
-        self.entries[batch] = dataclasses.replace(self.entries[batch], forgotten=True)
+        self._replace(batch, forgotten=True)
         self.taught.pop(batch, None)
         self.before = None

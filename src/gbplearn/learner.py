@@ -14,13 +14,14 @@ from jax import Array
 
 from .acceptance import all_sound, ended_badly
 from .batch import Batch, padded_size, portions
+from .carried import check_carried
 from .compiling import keep_programs, release_memory
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .group import check_mode
 from .history import BatchRecord, Before, History
-from .inference import InferenceError
+from .inference import InferenceError, Result
 from .lay_out import default_input_prior
 from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
@@ -64,7 +65,8 @@ class Learner:
     - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
     - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
         are named after the layers; the batch is the first axis of activations.
-    - `record`: keep what each batch has said, two numbers a parameter, so that `forget` can take it back.
+    - `record`: keep what the last 1,000 batches have said, two numbers a parameter each, so that `forget` can take
+        it back.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
     - `seed`: of the random prior means, and of dropout and random schedules.
     """
@@ -183,7 +185,7 @@ class Learner:
         **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
         """
         wanted = None if want is None else self._variable(want)
-        self._check_carried((*carry, *(carried or {})))
+        check_carried(self.net, self.prior, (*carry, *(carried or {})))
         batch = self._checked(x, y, x_observed, y_observed)
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
@@ -219,24 +221,32 @@ class Learner:
             release_memory()
         found = {name: result[name] for name in before if name in result}
         accepted = not ended_badly(result) and len(found) == len(before) and all_sound(found)
-        known: Before | None = None
-        if accepted:
-            seen = {n: batch.measured(head=n == self.net.head) for n in noise}
-            learnt = {n: LearnNoise(result.noise[n], noise[n].weight + seen[n]) for n in noise}
-            counts = self.batches + 1, self.examples + batch.size
-            known = Before(self._posterior, self.noise)
-            # All at once: an interruption leaves the old state, or the new.
-            self._posterior, self.noise, self.batches, self.examples = found, learnt, *counts
-        else:
-            self.failures += 1
         raised = any("damping raised" in line for line in result.guard)
-        self.caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
+        caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
         belief = result[wanted][: batch.size] if wanted is not None and accepted else None
-        number = len(self._history.entries) if accepted else None
-        report = report_of(result, batch.size, accepted, belief, number, evidence, carry)
-        if known is not None:
-            self._history.add(report, known, before, found, noise, self.noise)
+        number = self._history.count if accepted else None
+        likely = self._log_evidence(result, padded) if evidence else None
+        report = report_of(result, batch.size, accepted, belief, number, likely, carry)
+        if not accepted:
+            self.failures, self.caution = self.failures + 1, caution
+            return report
+        seen = {n: batch.measured(head=n == self.net.head) for n in noise}
+        learnt = {n: LearnNoise(result.noise[n], noise[n].weight + seen[n]) for n in noise}
+        known = Before(self._posterior, self.noise, self.caution)
+        entry = self._history.entry(report, known, before, found, noise, learnt)
+        # All at once: an interruption leaves the old state, or the new.
+        counts = self.batches + 1, self.examples + batch.size
+        self._posterior, self.noise, self.batches, self.examples, self.caution = found, learnt, *counts, caution
+        self._history.put(entry)
         return report
+
+    def _log_evidence(self, result: Result, batch: Batch) -> float:
+        """`log p(targets | inputs, batches before)`; for generative layers, of the inputs."""
+        if batch.x_seen is None or self.net.observes_input or self.input_sigma is not None:
+            return result.log_evidence
+        # The graph counts observed inputs, and padding, with their density under the prior of missing ones.
+        density = np.asarray(self.input_prior.broadcast_to(batch.x.shape).log_density(batch.x))
+        return result.log_evidence - float(density[batch.x_seen].sum())
 
     def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
         """Learn from a stream: any iterable of batches, a data loader of PyTorch included.
@@ -253,7 +263,7 @@ class Learner:
         return self
 
     def history(self) -> list[BatchRecord]:
-        """All batches that were learnt from, in their order."""
+        """The batches that were learnt from, in their order: the last 10,000."""
         return list(self._history.entries)
 
     def forget(self, batch: int) -> None:
@@ -267,18 +277,12 @@ class Learner:
 
         - `batch`: its number, `report.batch` or as in `history()`.
         """
-        now = Before(self._posterior, self.noise)
+        now = Before(self._posterior, self.noise, self.caution)
         left, told = self._history.without(batch, now, self.prior, self.filtering)
-        self._history.forget(batch)
         counts = self.batches - 1, self.examples - told.examples
-        self._posterior, self.noise, self.batches, self.examples = left.beliefs, left.noise, *counts
-
-    def _check_carried(self, names: Sequence[str]) -> None:
-        learnt = {name.rpartition("/")[0] for name in self.prior}
-        quiet = [s.name for s in self.net.sites if isinstance(s.layer, Transform) and s.name not in learnt]
-        for name in names:
-            if name not in quiet:
-                raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(quiet)})")
+        self._history.forget(batch)
+        self._posterior, self.noise, self.caution = left.beliefs, left.noise, left.caution
+        self.batches, self.examples = counts
 
     def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
         """Options of `gbp.infer` for a batch, whose prior this is."""

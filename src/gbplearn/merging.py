@@ -89,6 +89,7 @@ def _merged_learners(learners: list[Learner]) -> Learner:
             if not all(same):
                 raise ValueError(f"merge takes learners that began with one prior; that of '{name}' differs (seed=)")
     out = copy.copy(first)
+    out.options, out.prior = dict(first.options), dict(first.prior)
     out._begin_again(
         _merged([learner.posterior for learner in learners], first.prior),
         _merged_noise([learner.noise for learner in learners], first.net._start_noise(None)),

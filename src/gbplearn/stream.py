@@ -25,7 +25,7 @@ def learn_stream(learner: Learner, batches: Iterable[Any], callbacks: Sequence[A
     for call, given in zip(calls, callbacks):
         if not callable(call):
             raise TypeError(f"a callback must be callable or have on_batch(report), got {type(given).__name__}")
-    evidence = any(getattr(c, "needs_evidence", False) for c in callbacks)
+    evidence = any(getattr(getattr(c, "__self__", c), "needs_evidence", False) for c in callbacks)
     for batch in progress(batches, "learn", tell=lambda: f"{learner.examples} examples"):
         report = learner.update(**_arguments(batch), evidence=evidence)
         for call in calls:
@@ -63,7 +63,7 @@ class DriftAlarm:
 
     - `threshold`: in standard deviations; > 0.
     - `window`: batches that tell what is usual; >= 3.
-    - `least`: nats an example that never count as a fall worth mentioning.
+    - `least`: nats an example, the smallest standard deviation that is assumed.
     - `on_alarm`: called with the report; by default a warning.
 
     `alarms` has the numbers of the batches that raised it (`report.batch`; None for one that was not accepted).

@@ -35,7 +35,7 @@ def report_of(
     accepted: bool,
     belief: Gaussian | None,
     batch: int | None,
-    evidence: bool,
+    log_evidence: float | None,
     carry: Sequence[str],
 ) -> Report:
     """Of a batch of so many examples, from how inference ended."""
@@ -58,5 +58,5 @@ def report_of(
         belief,
         batch,
         messages_of(result, carry) if carry and accepted else None,
-        result.log_evidence if evidence else None,
+        log_evidence,
     )

@@ -101,14 +101,14 @@ def factor_groups(model: str, shape: tuple[int, ...], alone: bool = False) -> di
 
 def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
     """The tiles of a large frame are to the learner what frames are: filters are learnt on from one to the next."""
-    learners: dict[tuple[int, ...], Learner] = {}  # one: tiles and frames all have one size
-    carried: dict[int, Any] = {}  # messages of each tile, for the same place in the next frame
+    learners: dict[tuple[int, ...], Learner] = {}  # of each size of frames, or tiles
+    carried: dict[Any, Any] = {}  # messages of each tile, for the same place in the next frame
     count = itertools.count()
 
     def clean(frame: np.ndarray, seen: np.ndarray | None, beside: Mapping[str, Beside]) -> Denoised:
         if frame.shape not in learners:
             learners[frame.shape] = model.learner(model.fitting(frame.shape))
-        place = next(count)
+        place = frame.shape, next(count)
         mean, std, report = learn_frame(learners[frame.shape], frame, seen, model.carry, carried.get(place))
         carried[place] = report.carried
         return Denoised(mean, std, np.full(frame.shape[:2], np.nan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,10 +34,16 @@ def progress(
         now = time.monotonic()
         if done and now - last >= period:
             last = now
-            of = f" of {len(items)}" if isinstance(items, Sized) else ""
-            words = [f"{label}: {done}{of}", f"{now - begin:.0f} s", "" if tell is None else tell()]
+            words = [f"{label}: {done}{_of(items)}", f"{now - begin:.0f} s", "" if tell is None else tell()]
             print(", ".join(filter(None, words)), file=sys.stderr, flush=True)
         yield item
+
+
+def _of(items: Any) -> str:
+    try:
+        return f" of {len(items)}"
+    except TypeError:  # nobody knows; a data loader of a stream has a length only to say that
+        return ""
 
 
 def _tqdm() -> Any:
