@@ -87,7 +87,7 @@ def test_any_value_replaced_it_loads_or_is_refused(tmp_path, good, data):
 
 WEIGHT = "posterior/dense/weight/lam"
 LIES = {
-    "format": (("format",), 3, "its format is 3"),
+    "format": (("format",), 99, "its format is 99"),
     "version": (("version",), 3, "version"),
     "factors": (("factors",), "yes", "factors"),
     "no layers": (("network",), [], "at least one layer"),
