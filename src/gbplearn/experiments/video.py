@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from ..carried import read_carried, write_carried
 from ..checkpoint import load, save
 from ..data.video import FRAMES, corrupt, load_bear
-from ..denoising.layered import PAPER, learn_frame
+from ..denoising.layered import BETWEEN, PAPER, learn_frame
 from ..image_scores import psnr
 from ..report.progress import progress
 from ..report.record import Clock, settings_hash
@@ -37,8 +37,11 @@ ALPHAS = {
     **{f"one layer, alpha {a:g}": dataclasses.replace(_ONE, alpha=a) for a in (0.0, 0.25, 0.75)},
     "five layers, alpha 0.5": dataclasses.replace(PAPER["five layers, continual"], alpha=0.5),
 }
-# What becomes of them if all messages of a frame begin anew.
-ANEW = {f"{name}, anew": dataclasses.replace(how, carry=()) for name, how in PAPER.items() if how.carry}
+# What becomes of them if all messages of a frame begin anew, or go on although filters do not.
+ANEW = {
+    "five layers, continual, anew": dataclasses.replace(PAPER["five layers, continual"], carry=()),
+    "five layers, per frame, carried": dataclasses.replace(PAPER["five layers, per frame"], carry=BETWEEN),
+}
 METHODS = {**PAPER, **ALPHAS, **ANEW}
 
 
