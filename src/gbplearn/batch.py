@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+from .gaussian import Gaussian
 from .layers.layer import Observation
 from .measurement import Shape
 
@@ -22,14 +24,16 @@ class Batch:
     - `x_seen`: which of them are observed, of that shape; None for all.
     - `y`: what the head observes, as its `target` gives it; None without a head.
     - `y_seen`: which of them, `(B,)` for a class an example, or of the shape of `y`; None for all.
-    - `there`: which rows are examples `(B,)`, and not padding; None for all.
+    - `weight`: of each example `(B,)`: 2 counts like two of it, 0 is padding; None for 1.
+    - `x_prior`: what is known of each input that is not observed, of the shape of `x`; None: what the network assumes.
     """
 
     x: np.ndarray
     x_seen: np.ndarray | None = None
     y: np.ndarray | None = None
     y_seen: np.ndarray | None = None
-    there: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    x_prior: Gaussian | None = None
 
     @property
     def size(self) -> int:
@@ -42,21 +46,26 @@ class Batch:
         if self.y is None:
             return np.zeros(self.size, bool)
         seen = np.ones(self.size, bool) if self.y_seen is None else self.y_seen.reshape(self.size, -1).any(1)
-        return np.asarray(seen if self.there is None else seen & self.there)
+        return np.asarray(seen if self.weight is None else seen & (self.weight > 0))
 
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the examples."""
-        parts = (self.x, self.x_seen, self.y, self.y_seen, self.there)
+        parts = (getattr(self, f.name) for f in dataclasses.fields(self))
         x, *rest = (None if a is None else a[start:stop] for a in parts)
-        assert x is not None
+        assert isinstance(x, np.ndarray)
         return Batch(x, *rest)
 
-    def measured(self, head: bool) -> int:
-        """How many numbers were observed: of the target, or of the input."""
+    def measured(self, head: bool) -> float:
+        """How many numbers were observed, by their weight: of the target, or of the input."""
         values, seen = (self.y, self.y_seen) if head else (self.x, self.x_seen)
         if values is None:
             return 0
-        return values.size if seen is None else int(seen.sum()) * (values.size // seen.size)
+        each = (
+            values[0].size * np.ones(self.size)
+            if seen is None
+            else seen.reshape(self.size, -1).sum(1) * (values.size // seen.size)
+        )
+        return float(each.sum() if self.weight is None else each @ self.weight)
 
     def padded(self, size: int) -> Batch:
         """With rows of no weight up to `size`; every mask is then given, so that all batches compile to one program."""
@@ -65,7 +74,7 @@ class Batch:
         def pad(a: np.ndarray | None) -> np.ndarray | None:
             return None if a is None else np.concatenate([a, np.zeros((missing, *a.shape[1:]), a.dtype)])
 
-        there = np.ones(self.size, bool) if self.there is None else self.there
+        weight = np.ones(self.size) if self.weight is None else self.weight
         y_seen = self.y_seen
         if self.y is not None and y_seen is None:
             y_seen = np.ones(self.size, bool)
@@ -78,7 +87,10 @@ class Batch:
             y[self.size :] = self.y[:1]  # anything that is sound: it has no weight
         x = pad(self.x)
         assert x is not None
-        return Batch(x, x_seen, y, pad(y_seen), pad(there))
+        prior = self.x_prior
+        if prior is not None and missing:
+            prior = jax.tree.map(lambda a: np.concatenate([a, np.repeat(np.asarray(a)[:1], missing, 0)]), prior)
+        return Batch(x, x_seen, y, pad(y_seen), pad(weight), prior)
 
 
 def as_inputs(x: Any, observed: Any, input_shape: Shape | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -99,6 +111,31 @@ def as_inputs(x: Any, observed: Any, input_shape: Shape | None) -> tuple[np.ndar
     if not np.isfinite(x[seen]).all():
         raise ValueError("x holds NaN or infinity where x_observed says observed")
     return np.where(seen, x, 0), seen
+
+
+def as_weights(weight: Any, size: int) -> np.ndarray | None:
+    """The weight of each example, checked."""
+    if weight is None:
+        return None
+    weights = np.asarray(weight, float)
+    if weights.shape != (size,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise ValueError(f"sample_weight must be {size} numbers >= 0, one for each example, not all 0")
+    return weights
+
+
+def as_input_prior(prior: Gaussian | None, shape: Shape) -> Gaussian | None:
+    """What is known of inputs that are not observed, checked."""
+    if prior is None:
+        return None
+    if not isinstance(prior, Gaussian) or prior.block:
+        raise ValueError("x_prior must be a gbp.Gaussian of scalars")
+    try:
+        wide = prior.broadcast_to(shape)
+    except ValueError:
+        raise ValueError(f"x_prior has shape {prior.shape}, must broadcast to {shape}") from None
+    if not (np.isfinite(wide.eta).all() and np.isfinite(wide.lam).all() and (np.asarray(wide.lam) > 0).all()):
+        raise ValueError("x_prior must be proper: finite, with precisions > 0")
+    return wide
 
 
 def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple[np.ndarray, np.ndarray | None]:

@@ -88,11 +88,11 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             # not evidence. (A graph without any target is laid out as it stands, unless it is there to learn from.)
             learning = plan.learning and (batch.y is not None or plan.only_evidence)
             silent = learning and not site.layer.generative and not (above & touched)
-            graph.add(_weighted(factor, batch.labelled if silent else batch.there, batch))
+            graph.add(_weighted(factor, batch.labelled if silent else None, batch))
             before = site.variable
         elif isinstance(site.layer, Relation):
             for factor in site.layer.factors(site.name, known[before]):
-                graph.add(_weighted(factor, batch.there, batch))
+                graph.add(_weighted(factor, None, batch))
         elif isinstance(site.layer, Observation):
             _add_observation(graph, plan, batch, site, known[before], first=i == 0)
         else:
@@ -113,8 +113,8 @@ def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
     elif plan.input_sigma is not None:
         prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
     if batch.x_seen is not None:
-        unknown = default_input_prior() if plan.input_prior is None else plan.input_prior
-        unseen = unknown.broadcast_to(x.shape)
+        usual = default_input_prior() if plan.input_prior is None else plan.input_prior
+        unseen = (usual if batch.x_prior is None else batch.x_prior).broadcast_to(x.shape)
         if prior is None and layer is not None:  # it is observed by factors
             prior = Gaussian.flat(x.shape, dtype=unseen.dtype)
         prior = unseen if prior is None else prior.where(jnp.asarray(batch.x_seen), unseen)
@@ -132,18 +132,16 @@ def _add_observation(graph: FactorGraph, plan: Plan, batch: Batch, site: Site, v
     else:
         target, seen = batch.y, batch.y_seen
     if target is not None:
-        graph.add(_weighted(layer.factor(site.name, variable, target), _both(seen, batch.there), batch))
+        graph.add(_weighted(layer.factor(site.name, variable, target), seen, batch))
 
 
-def _both(seen: np.ndarray | None, there: np.ndarray | None) -> np.ndarray | None:
-    if seen is None or there is None:
-        return there if seen is None else seen
-    return seen & there.reshape(there.shape + (1,) * (seen.ndim - 1))
-
-
-def _weighted(factor: Factor, rows: np.ndarray | None, batch: Batch) -> Factor:
-    """A factor whose grid begins with the batch, without the rows (or elements) that are not there."""
-    if rows is None or (batch.there is None and rows.all()):
+def _weighted(factor: Factor, seen: np.ndarray | None, batch: Batch) -> Factor:
+    """A factor whose grid begins with the batch: what was seen of it, with the weight of each example."""
+    if batch.weight is None and (seen is None or seen.all()):
         return factor
-    weights = rows.astype(float)
-    return factor.weighted(weights.reshape(weights.shape + (1,) * (len(factor.grid) - weights.ndim)))
+
+    def wide(a: np.ndarray) -> np.ndarray:
+        return a.reshape(a.shape + (1,) * (len(factor.grid) - a.ndim))
+
+    rows = np.ones(batch.size) if batch.weight is None else batch.weight
+    return factor.weighted(wide(rows) if seen is None else wide(seen.astype(float)) * wide(rows))

@@ -160,6 +160,8 @@ class Learner:
         *,
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        sample_weight: Numbers | None = None,
         want: str | None = None,
         evidence: bool = False,
         carry: Sequence[str] = (),
@@ -175,6 +177,8 @@ class Learner:
         - `y`: what the head observes: classes, or values.
         - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
             may be anything, NaN included.
+        - `x_prior`: what is known of each input that is not observed; by default the learner's `input_prior`.
+        - `sample_weight`: of each example; 2 counts like two of it.
         - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
             the clean one), its "output", or the outputs of a layer by its name.
         - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`.
@@ -186,7 +190,9 @@ class Learner:
         """
         wanted = None if want is None else self._variable(want)
         check_carried(self.net, self.prior, (*carry, *(carried or {})))
-        batch = self._checked(x, y, x_observed, y_observed)
+        batch = self._checked(
+            x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior, sample_weight=sample_weight
+        )
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
         before = self._posterior
@@ -245,7 +251,8 @@ class Learner:
         if batch.x_seen is None or self.net.observes_input or self.input_sigma is not None:
             return result.log_evidence
         # The graph counts observed inputs, and padding, with their density under the prior of missing ones.
-        density = np.asarray(self.input_prior.broadcast_to(batch.x.shape).log_density(batch.x))
+        prior = self.input_prior if batch.x_prior is None else batch.x_prior
+        density = np.asarray(prior.broadcast_to(batch.x.shape).log_density(batch.x))
         return result.log_evidence - float(density[batch.x_seen].sum())
 
     def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
@@ -297,15 +304,22 @@ class Learner:
             out["damping"] = damping_for(teaching, known, self.caution)
         return out
 
-    def _checked(self, x: Numbers, y: Numbers | None, x_observed: Numbers | None, y_observed: Numbers | None) -> Batch:
+    def _checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
         if np.shape(x)[1:] != self.input_shape:
             raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
-        return self.net.batch(x, y, x_observed=x_observed, y_observed=y_observed)
+        return self.net.batch(x, y, **more)
 
     def _inputs_fixed(self, batch: Batch) -> bool:
         return batch.x_seen is None and self.input_sigma is None and not self.net.observes_input
 
-    def predict(self, x: Numbers, *, x_observed: Numbers | None = None, parameters: str | None = None) -> Gaussian:
+    def predict(
+        self,
+        x: Numbers,
+        *,
+        x_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        parameters: str | None = None,
+    ) -> Gaussian:
         """The belief of the outputs (before the head) by messages: `.mean` and `.std`, a row an example.
 
         No example depends on another (with generative layers or factors of your own, which go on until all are at rest:
@@ -313,10 +327,10 @@ class Learner:
 
         **Arguments:**
 
-        - `x`, `x_observed`: as `update`; any number of examples.
+        - `x`, `x_observed`, `x_prior`: as `update`; any number of examples.
         - `parameters`: "fixed" or "random"; by default as the learner was told.
         """
-        return self._answer(self._checked(x, None, x_observed, None), parameters, None)
+        return self._answer(self._checked(x, x_observed=x_observed, x_prior=x_prior), parameters, None)
 
     def query(
         self,
@@ -326,6 +340,7 @@ class Learner:
         y: Numbers | None = None,
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
         parameters: str | None = None,
     ) -> Gaussian:
         """The belief of inputs, outputs or any activation, given what was observed of inputs and targets.
@@ -336,13 +351,14 @@ class Learner:
         **Arguments:**
 
         - `want`: "input", "output", or the name of a layer: its outputs.
-        - `x`, `y`, `x_observed`, `y_observed`: as `update`.
+        - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`.
         """
         wanted = self._variable(want)
         first = next((layer for layer in self.net.layers if isinstance(layer, Transform)), None)
         if want == "input" and first is not None and not first.generative:
             warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
-        return self._answer(self._checked(x, y, x_observed, y_observed), parameters, wanted)
+        batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
+        return self._answer(batch, parameters, wanted)
 
     def _variable(self, want: str) -> str:
         """The name in the graph of what is asked for."""
@@ -379,15 +395,18 @@ class Learner:
             messages=self.options["messages"],
         )
 
-    def predict_proba(self, x: Numbers, *, x_observed: Numbers | None = None, parameters: str | None = None) -> Array:
-        """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits."""
+    def predict_proba(self, x: Numbers, **how: Any) -> Array:
+        """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.
+
+        Arguments as `predict`.
+        """
         if not isinstance(self.net.layers[-1], SoftmaxObservation):
             raise ValueError("predict_proba needs a network that ends with gbp.SoftmaxObservation")
-        return self.net.probabilities(self.predict(x, x_observed=x_observed, parameters=parameters))
+        return self.net.probabilities(self.predict(x, **how))
 
     def forward(self, x: Numbers) -> Array:
         """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with."""
-        inputs = self._checked(x, None, None, None).x
+        inputs = self._checked(x).x
         out = self.net.forward(inputs, self._posterior)
         if self.net.output not in out:
             raise ValueError("a network with generative layers has no forward pass")

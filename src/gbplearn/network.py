@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .batch import Batch, as_inputs, as_targets
+from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
 from .carried import carried_state
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
@@ -171,14 +171,17 @@ class Sequential:
         *,
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        sample_weight: Numbers | None = None,
     ) -> Batch:
         """A batch of examples, checked; masks are True for what is observed."""
         inputs, x_seen = as_inputs(x, x_observed, self.input_shape)
         shapes = self.shapes(self._input_shape(inputs.shape[1:]))
+        more = {"weight": as_weights(sample_weight, len(inputs)), "x_prior": as_input_prior(x_prior, inputs.shape)}
         if y is None:
             if y_observed is not None:
                 raise ValueError("y_observed needs y")
-            return Batch(inputs, x_seen)
+            return Batch(inputs, x_seen, **more)
         if self.head is None:
             raise ValueError("the network has no observation at its end that could take y")
         last = self.sites[-1].layer
@@ -187,7 +190,7 @@ class Sequential:
             targets, y_seen = as_targets(last, y, y_observed, (inputs.shape[0], *shapes[self.output]))
         except ValueError as error:
             raise ValueError(f"layer '{self.head}': {error}") from None
-        return Batch(inputs, x_seen, targets, y_seen)
+        return Batch(inputs, x_seen, targets, y_seen, **more)
 
     def graph(
         self,

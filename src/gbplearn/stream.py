@@ -16,7 +16,7 @@ from .update_report import Report
 if TYPE_CHECKING:
     from .learner import Learner
 
-_PARTS = ("x", "y", "x_observed", "y_observed")
+_PARTS = ("x", "y", "x_observed", "y_observed", "sample_weight")
 
 
 def learn_stream(learner: Learner, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> None:
