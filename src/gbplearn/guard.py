@@ -42,7 +42,8 @@ _MEMORY = 20  # earlier directions that a new one is made conjugate to
 _REST = 4  # steps whose gain estimates what is left
 _LEAST = 5  # iterations before parameters count as settled: what is observed must have reached them
 _STALLED = 300  # iterations without progress of the residual that count as not converging ...
-_RESTLESS = 0.1  # ... if it is larger than this
+_RESTLESS = 0.1  # ... if it is larger than this ...
+_FALLS = 1e-3  # ... and the energy does not fall by this share either: units at a kink never rest, while others learn
 # Of the largest residual: messages that have come down so far, and whose energy falls, are not diverging; nor are those
 # that have come down far, whose energy is below what it was at first.
 _ON_ITS_WAY, _FAR_DOWN = 0.9, 0.25
@@ -222,6 +223,7 @@ class Guard:
         latest, self.begun = nothing_seen(self.problem), len(self.rows)
         # Large graphs are looked at after their first iteration: what their energies are compared with at the end.
         least, least_at, seen, chunk = np.inf, 0, 0, 1 if is_large(self.problem) else 10
+        lowest, fell_at = np.inf, 0
         while True:
             if self.left == 0:
                 return state, "limit"
@@ -250,7 +252,9 @@ class Guard:
             grown = residuals[-1] > max(10 * least, 1.0) and seen - least_at >= self.patience // 30
             if grown and energies[-1] > self.best_energy + 0.01 * abs(self.best_energy):
                 return state, "diverging"
-            if least > _RESTLESS and seen - least_at >= self.patience:
+            if not energies[-1] >= lowest - _FALLS * abs(lowest):
+                lowest, fell_at = energies[-1], seen
+            if least > _RESTLESS and seen - max(least_at, fell_at) >= self.patience:
                 return state, "not converging"
 
     # Proximal phase.

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .acceptance import joined_rounds
 from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
 from .carried import carried_state
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
-from .inference import Result, Status, Trace, infer
+from .inference import Result, Status, infer
 from .lay_out import Plan, lay_out
 from .layers.gaussian_observation import GaussianObservation
 from .layers.layer import Layer, Observation, Parameter, Relation, Transform
@@ -330,16 +331,11 @@ class Sequential:
                 now = infer(fixed, iterations=200, damping=0.5).noise
             graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
             before = results[-1] if results else begin(graph)
-            results.append(infer(graph, iterations=share, init=before, seed=seed + i, **options))
-            if results[-1].status is Status.DIVERGED:
+            found = infer(graph, iterations=share, init=before, seed=seed + i, **options)
+            results.append(dataclasses.replace(found, noise=now))
+            if found.status is Status.DIVERGED:
                 break
-        return dataclasses.replace(
-            results[-1],
-            noise=now,
-            iterations=sum(r.iterations for r in results),
-            trace=Trace.joined([r.trace for r in results]),
-            guard=tuple(line for r in results for line in r.guard),
-        )
+        return joined_rounds(results)
 
     def predict(
         self,
