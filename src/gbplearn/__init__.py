@@ -1,8 +1,9 @@
 """gbplearn: learn deep factor graphs with Gaussian belief propagation. Your posterior is the next prior."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import native
 from .checkpoint import CheckpointError
-from .denoising.denoiser import GBPDenoiser
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .filtering import Filtering
@@ -35,6 +36,10 @@ from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Resi
 from .stream import DriftAlarm
 from .view import Variable, View
 
+if TYPE_CHECKING:
+    from .denoising.denoiser import GBPDenoiser
+    from .estimators import GBPClassifier, GBPRegressor
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -53,7 +58,9 @@ __all__ = [
     "FactorGraph",
     "FactorKind",
     "Filtering",
+    "GBPClassifier",
     "GBPDenoiser",
+    "GBPRegressor",
     "Gaussian",
     "GaussianObservation",
     "Huber",
@@ -100,3 +107,18 @@ __all__ = [
     "native",
     "step",
 ]
+
+# They need scikit-learn, which is imported when one of them is asked for.
+_ESTIMATORS = {"GBPClassifier": "estimators", "GBPRegressor": "estimators", "GBPDenoiser": "denoising.denoiser"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module 'gbplearn' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_ESTIMATORS[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -48,6 +48,11 @@ class Batch:
         seen = np.ones(self.size, bool) if self.y_seen is None else self.y_seen.reshape(self.size, -1).any(1)
         return np.asarray(seen if self.weight is None else seen & (self.weight > 0))
 
+    @property
+    def teaching(self) -> float:
+        """How many examples there are of which anything is known about the target, by their weight."""
+        return float(self.labelled.sum() if self.weight is None else self.labelled @ self.weight)
+
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the examples."""
         parts = (getattr(self, f.name) for f in dataclasses.fields(self))

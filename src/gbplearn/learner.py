@@ -22,7 +22,7 @@ from .graph import FactorGraph
 from .group import check_mode
 from .history import BatchRecord, Before, History
 from .inference import InferenceError, Result
-from .lay_out import default_input_prior
+from .lay_out import default_input_prior, holds_inputs
 from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
 from .memory import check_memory, network_memory
@@ -177,7 +177,8 @@ class Learner:
         - `y`: what the head observes: classes, or values.
         - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
             may be anything, NaN included.
-        - `x_prior`: what is known of each input that is not observed; by default the learner's `input_prior`.
+        - `x_prior`: what is known of each input that is not observed, where a feed-forward network holds it while it
+            learns; by default the learner's `input_prior`, which the labels may change.
         - `sample_weight`: of each example; 2 counts like two of it.
         - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
             the clean one), its "output", or the outputs of a layer by its name.
@@ -248,7 +249,8 @@ class Learner:
 
     def _log_evidence(self, result: Result, batch: Batch) -> float:
         """`log p(targets | inputs, batches before)`; for generative layers, of the inputs."""
-        if batch.x_seen is None or self.net.observes_input or self.input_sigma is not None:
+        noisy = self.net.observes_input or self.input_sigma is not None
+        if batch.x_seen is None or noisy or holds_inputs(self.net.sites, batch):
             return result.log_evidence
         # The graph counts observed inputs, and padding, with their density under the prior of missing ones.
         prior = self.input_prior if batch.x_prior is None else batch.x_prior
@@ -299,7 +301,7 @@ class Learner:
         if out["damping"] is None:
             # Without a label an example has nothing to say to a feed-forward network.
             all_teach = self.net.head is None or self.net.generative or self.factors is not None
-            teaching = max(1, batch.size if all_teach else int(batch.labelled.sum()))
+            teaching = max(1, batch.size if all_teach else round(batch.teaching))
             known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
             out["damping"] = damping_for(teaching, known, self.caution)
         return out
