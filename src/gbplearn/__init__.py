@@ -2,7 +2,9 @@
 
 from . import native
 from .checkpoint import CheckpointError
+from .data.g2o import read_g2o, write_g2o
 from .denoising.denoiser import GBPDenoiser
+from .deploy import export, forward_function
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .filtering import Filtering
@@ -28,6 +30,7 @@ from .measurement import Entries, FactorKind, Layout, Operator
 from .merging import merge
 from .network import Sequential
 from .noise import LearnNoise
+from .poses import PoseGraph
 from .posterior import Posterior
 from .problem import State
 from .robust import Huber, Kernel, Tukey
@@ -71,6 +74,7 @@ __all__ = [
     "Order",
     "PairwiseSmoothing",
     "Parameter",
+    "PoseGraph",
     "Posterior",
     "Prior",
     "RandomLayers",
@@ -94,9 +98,13 @@ __all__ = [
     "beliefs",
     "check_jacobian",
     "damping_for",
+    "export",
+    "forward_function",
     "infer",
     "init",
     "merge",
     "native",
+    "read_g2o",
     "step",
+    "write_g2o",
 ]
