@@ -37,9 +37,10 @@ def forward_function(learner: Learner, *, probabilities: bool = False) -> Callab
     means = {name: np.asarray(belief.mean) for name, belief in learner.posterior.items()}
 
     def forward(x: Numbers) -> Array:
-        if jnp.shape(x)[1:] != shape:
-            raise ValueError(f"the network takes a batch of examples of shape {shape}, got {jnp.shape(x)}")
-        out = net._run_forward(jnp.asarray(x, dtype), {n: jnp.asarray(m) for n, m in means.items()})[net.output]
+        x = jnp.asarray(x, dtype)
+        if x.shape[1:] != shape:
+            raise ValueError(f"the network takes a batch of examples of shape {shape}, got {x.shape}")
+        out = net._run_forward(x, {name: jnp.asarray(mean) for name, mean in means.items()})[net.output]
         return jax.nn.softmax(out) if probabilities else out
 
     return forward

@@ -5,7 +5,8 @@ Between two poses `a` and `b` a measurement `z` has the error of g2o:
 
     e = vector(z^-1 a^-1 b) ,   energy e' Omega e / 2
 
-where `vector` of a pose in the plane is itself, its angle in (-pi, pi], and in space position and `(qx, qy, qz)`, `qw >= 0`.
+where `vector` of a pose in the plane is the pose itself, its angle in (-pi, pi], and of one in space its position and
+`(qx, qy, qz)`, with the sign that makes `qw >= 0`.
 
 All functions take NumPy or JAX arrays whose last axis is one pose.
 """
