@@ -84,7 +84,9 @@ def export(
         raise ValueError(f"cannot write the network: {wrong}")
     size = jax_export.symbolic_shape("batch")[0] if batch is None else int(batch)
     given = jax.ShapeDtypeStruct((size, *learner.input_shape), learner.dtype)
-    function = jax.jit(forward_function(learner, probabilities=probabilities))
+    forward = forward_function(learner, probabilities=probabilities)
+    # Example by example for the layers, which so need not know that the size of the batch is no number.
+    function = jax.jit(jax.vmap(lambda x: forward(x[None])[0]))
     made = jax_export.export(function, platforms=wanted)(given)
     try:
         data = bytes(made.serialize())

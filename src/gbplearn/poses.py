@@ -140,12 +140,12 @@ class PoseGraph:
     def graph(self, robust: Kernel | None = None) -> FactorGraph:
         """A factor graph with a block variable "pose": the poses, or in space their steps (`stepped`) from the start.
 
-        Poses that are fixed are observed, the first one if none is. There are two groups of factors: "odometry"
-        between poses that follow each other, and "closures".
+        Poses that are fixed are observed, the first one if none is.
 
         **Arguments:**
 
-        - `robust`: energy of the closures, of which some may be wrong: `gbp.Tukey(...)` or `gbp.Huber(...)`.
+        - `robust`: energy of loop closures (a group "closures": all but the edges between poses that follow each
+            other), of which some may be wrong: `gbp.Tukey(...)` or `gbp.Huber(...)`.
         """
         if not len(self.edges):
             raise ValueError("the pose graph has no edges")
@@ -154,9 +154,9 @@ class PoseGraph:
         graph = FactorGraph()
         x = graph.variable("pose", start.shape, block=True, start=start)
         graph.observe("pose", start, mask=known)
-        follows = np.abs(self.edges[:, 1] - self.edges[:, 0]) == 1
         covariance, measured, poses = np.linalg.inv(self.information), _unit(self.measurements), _unit(self.poses)
-        for name, rows, kernel in (("odometry", follows, None), ("closures", ~follows, robust)):
+        closures = (np.abs(np.diff(self.edges, axis=1)[:, 0]) > 1) & (robust is not None)
+        for name, rows, kernel in (("edges", ~closures, None), ("closures", closures, robust)):
             if rows.any():
                 i, j = self.edges[rows].T
                 at = (poses[i], poses[j]) if self.in_space else ()
