@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("out", nargs="?", type=Path, default=Path("."), help="folder for pictures and found.g2o")
     parser.add_argument("--file", type=Path, help="a pose graph; by default one is made")
     parser.add_argument("--robust", type=float, metavar="N", help="loop closures count no more beyond N sigma (Tukey)")
-    parser.add_argument("--damping", type=float, default=0.1, help="more of it if messages diverge")
+    parser.add_argument("--damping", type=float, default=0.0, help="of the messages")
     parser.add_argument("--iterations", type=int, default=4000, help="at most")
     asked = parser.parse_args()
     make_folder(asked.out)

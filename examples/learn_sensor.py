@@ -34,7 +34,7 @@ from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
 Positions = Float[np.ndarray, "n 2"]  # in metres
 
 _BEACONS = np.array([[-4.5, -3.0], [4.5, -2.5], [0.0, 3.5]])
-_ANCHOR_SIGMA, _DISTANCE_SIGMA = 0.01, 0.02
+_DISTANCE_SIGMA = 0.02  # metres
 # What goes into the network: distances of about 0 to 10 metres as numbers of about -2 to 2.
 _CENTRE, _SCALE = 5.0, 2.5
 
@@ -128,9 +128,7 @@ def world(driven: Drive, settings: Settings) -> gbp.FactorGraph:
     """What is written by hand: positions, held together by odometry."""
     graph = gbp.FactorGraph()
     x = graph.variable("position", driven.start.shape, start=driven.start)
-    graph.add(
-        gbp.Factor(_itself, (x[0:1].reshape(-1),), y=driven.start[0], sigma=_ANCHOR_SIGMA, linear=True, name="anchor")
-    )
+    graph.observe("position", driven.start, mask=np.arange(len(driven.start))[:, None] == 0)  # where it begins
     ends, steps = (x[:-1].reshape(-1), x[1:].reshape(-1)), driven.odometry.ravel()
     graph.add(gbp.Factor(_step, ends, y=steps, sigma=settings.odometry_sigma, linear=True, name="odometry"))
     return graph
@@ -155,10 +153,6 @@ def with_learnt_sensor(driven: Drive, settings: Settings, net: gbp.Sequential) -
     graph.include(sensor, prefix="sensor/")
     graph.tie("distance", "sensor/input")
     return graph
-
-
-def _itself(a):
-    return a
 
 
 def _step(a, b):
@@ -190,21 +184,23 @@ def straight_line(driven: Drive) -> gbp.Sequential:
     return gbp.Sequential(_LAST, gbp.GaussianObservation(sigma=float(off.std())))
 
 
-def find(seed: int, settings: Settings) -> Found:
-    """Drive, and find the path by odometry, and with a sensor that is a line, learnt, and known."""
+def find(seed: int, settings: Settings, baselines: bool = True) -> Found:
+    """Drive, and find the path with the sensor learnt on the way; and with one taken for a line, and one known."""
     driven = drive(seed, settings)
-    net, line = network(settings), straight_line(driven)
+    net = network(settings)
     how = {"iterations": settings.iterations, "throw": False}
     careful = gbp.Damping(parameters=settings.damping, activations=0.5)
     begin = time.perf_counter()
     result = gbp.infer(with_learnt_sensor(driven, settings, net), damping=careful, **how)
     seconds = time.perf_counter() - begin
-    straight = gbp.infer(with_learnt_sensor(driven, settings, line), damping=careful, **how)
-    known = gbp.infer(with_known_sensor(driven, settings), damping=0.5, **how)
-    positions = {"odometry": driven.start}
-    for name, found in (("line", straight), ("learnt", result), ("known", known)):
-        positions[name] = np.asarray(found["position"].mean, float)
-    return Found(driven, positions, learnt_curve(net, result, driven), result, seconds)
+    results = {"learnt": result}
+    if baselines:
+        line = with_learnt_sensor(driven, settings, straight_line(driven))
+        results["line"] = gbp.infer(line, damping=careful, **how)
+        results["known"] = gbp.infer(with_known_sensor(driven, settings), damping=0.5, **how)
+    positions = {name: np.asarray(found["position"].mean, float) for name, found in results.items()}
+    curve = learnt_curve(net, result, driven)
+    return Found(driven, {"odometry": driven.start, **positions}, curve, result, seconds)
 
 
 def learnt_curve(net: gbp.Sequential, result: gbp.Result, driven: Drive) -> Curve:
@@ -228,6 +224,8 @@ def draw(f: Found) -> Figure:
         ("line", "--", ORANGE, "sensor taken for a line"),
         ("learnt", ".-", BLUE, "sensor learnt on the way"),
     ):
+        if name not in rmse:
+            continue
         text = f"{label}: {rmse[name]:.2f} m RMSE"
         left.plot(*f.positions[name].T, style, color=colour, linewidth=1.3, markersize=4, label=text)
     left.plot(*_BEACONS.T, "^", color=GREEN, markersize=9, linestyle="none", label="beacons")
