@@ -15,7 +15,6 @@ import dataclasses
 import time
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from matplotlib.collections import EllipseCollection
@@ -24,6 +23,7 @@ from matplotlib.patches import Patch
 
 import gbplearn as gbp
 from gbplearn.files import make_folder
+from gbplearn.poses import composed, pose_error, relative
 from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
 
 Poses = Float[np.ndarray, "n 3"]  # x and y in metres, heading in radians
@@ -86,14 +86,6 @@ def position_rmse(estimate: Poses, path: Poses) -> float:
     return float(np.sqrt(np.mean(np.sum((estimate - path)[:, :2] ** 2, axis=1))))
 
 
-def relative(a: Poses, b: Poses) -> Poses:
-    """Poses `b` as seen from poses `a`."""
-    c, s, d = np.cos(a[:, 2]), np.sin(a[:, 2]), (b - a)[:, :2]
-    turn = b[:, 2] - a[:, 2]
-    ahead, left = c * d[:, 0] + s * d[:, 1], c * d[:, 1] - s * d[:, 0]
-    return np.stack([ahead, left, np.arctan2(np.sin(turn), np.cos(turn))], axis=1)
-
-
 def drive(seed: int, settings: Settings) -> Drive:
     """Two rounds of a figure eight, the second a little beside the first."""
     rng = np.random.default_rng(seed)
@@ -125,10 +117,8 @@ def drive(seed: int, settings: Settings) -> Drive:
 
 def _added_up(first: np.ndarray, odometry: Poses) -> Poses:
     out = [first]
-    for ahead, left, turn in odometry:
-        x, y, heading = out[-1]
-        c, s = np.cos(heading), np.sin(heading)
-        out.append(np.array([x + c * ahead - s * left, y + s * ahead + c * left, heading + turn]))
+    for step in odometry:
+        out.append(composed(out[-1], step))
     return np.stack(out)
 
 
@@ -149,11 +139,11 @@ def pose_graph(driven: Drive, settings: Settings) -> gbp.FactorGraph:
     graph = gbp.FactorGraph()
     x = graph.variable("pose", driven.start.shape, block=True, start=driven.start)
     graph.add(gbp.Factor(_itself, (x[0:1],), y=driven.start[0], sigma=_ANCHOR_SIGMA, linear=True, name="anchor"))
-    graph.add(gbp.Factor(_off, (driven.odometry, x[:-1], x[1:]), sigma=settings.odometry_sigma, name="odometry"))
+    graph.add(gbp.Factor(pose_error, (driven.odometry, x[:-1], x[1:]), sigma=settings.odometry_sigma, name="odometry"))
     one, other = driven.pairs.T
     graph.add(
         gbp.Factor(
-            _off,
+            pose_error,
             (driven.closures, x[one], x[other]),
             sigma=settings.closure_sigma,
             robust=gbp.Tukey(settings.threshold),
@@ -165,14 +155,6 @@ def pose_graph(driven: Drive, settings: Settings) -> gbp.FactorGraph:
 
 def _itself(a):
     return a
-
-
-def _off(measured, a, b):
-    """How far pose `b` as seen from pose `a` is off what was measured; the angle wrapped, so `y` is 0."""
-    c, s, d = jnp.cos(a[2]), jnp.sin(a[2]), b[:2] - a[:2]
-    turn = b[2] - a[2] - measured[2]
-    ahead, left = c * d[0] + s * d[1], c * d[1] - s * d[0]
-    return jnp.stack([ahead - measured[0], left - measured[1], jnp.arctan2(jnp.sin(turn), jnp.cos(turn))])
 
 
 def draw(f: Fitted) -> Figure:

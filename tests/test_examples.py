@@ -1,10 +1,15 @@
 """The scripts in examples/: what they compute, and that they run as a user runs them."""
 
+import dataclasses
 import importlib.util
 import pathlib
 import sys
 
 import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+import gbplearn as gbp
 
 FOLDER = pathlib.Path(__file__).parent.parent / "examples"
 
@@ -17,7 +22,7 @@ def load(name):
     return module
 
 
-denoise, poses = load("denoise"), load("poses")
+denoise, poses, learn_sensor, g2o = (load(name) for name in ("denoise", "poses", "learn_sensor", "g2o"))
 
 
 def test_denoise_beats_the_median_filter():
@@ -67,3 +72,37 @@ def test_true_path_has_no_residual_but_at_wrong_closures():
     assert (off[~driven.wrong] < 1e-6).all()
     assert (off[driven.wrong] > 3).all()  # poses more than 5 m apart, said to be within sqrt(2) m
     assert driven.wrong.sum() == 4
+
+
+def test_sensor_is_learnt_on_the_way():
+    found = learn_sensor.find(0, learn_sensor.Settings(steps=60, iterations=400), baselines=False)
+    numbers = found.metrics()
+    assert numbers["rmse_learnt"] < 0.25 * numbers["rmse_odometry"]
+    assert numbers["rmse_response"] < learn_sensor.Settings().reading_sigma
+    assert len(learn_sensor.draw(found).axes) == 2
+
+
+def test_pose_graph_of_a_file_reaches_the_cost_of_least_squares(tmp_path, capsys, monkeypatch):
+    town = g2o.manhattan(3, poses=20, side=3, closures=8)
+    gbp.write_g2o(tmp_path / "town.g2o", town)
+    monkeypatch.setattr(sys, "argv", ["g2o.py", "--file", str(tmp_path / "town.g2o"), str(tmp_path / "new")])
+    g2o.main()
+    root = np.sqrt(np.diagonal(town.information, axis1=1, axis2=2))
+
+    def residuals(x):
+        poses = np.concatenate([town.poses[:1], x.reshape(-1, 3)])
+        return (root * dataclasses.replace(town, poses=poses).errors()).ravel()
+
+    best = 2 * least_squares(residuals, town.poses[1:].ravel()).cost
+    assert best < 0.5 * town.chi2()
+    assert gbp.read_g2o(tmp_path / "new" / "found.g2o").chi2() == pytest.approx(best, rel=1e-3)
+    assert f"-> {best:.3g}" in capsys.readouterr().out
+    assert (tmp_path / "new" / "g2o.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_bad_pose_graph_ends_with_one_line(tmp_path, capsys, monkeypatch):
+    (tmp_path / "bad.g2o").write_text("VERTEX_SE2 0 0 0\n")
+    monkeypatch.setattr(sys, "argv", ["g2o.py", "--file", str(tmp_path / "bad.g2o"), str(tmp_path)])
+    with pytest.raises(SystemExit):
+        g2o.main()
+    assert "bad.g2o, line 1: VERTEX_SE2 has 4 numbers" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import native
 from .checkpoint import CheckpointError
+from .data.g2o import read_g2o, write_g2o
+from .deploy import export, forward_function
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .filtering import Filtering
@@ -29,6 +31,7 @@ from .measurement import Entries, FactorKind, Layout, Operator
 from .merging import merge
 from .network import Sequential
 from .noise import LearnNoise
+from .poses import PoseGraph
 from .posterior import Posterior
 from .problem import State
 from .robust import Huber, Kernel, Tukey
@@ -78,6 +81,7 @@ __all__ = [
     "Order",
     "PairwiseSmoothing",
     "Parameter",
+    "PoseGraph",
     "Posterior",
     "Prior",
     "RandomLayers",
@@ -101,11 +105,15 @@ __all__ = [
     "beliefs",
     "check_jacobian",
     "damping_for",
+    "export",
+    "forward_function",
     "infer",
     "init",
     "merge",
     "native",
+    "read_g2o",
     "step",
+    "write_g2o",
 ]
 
 # They need scikit-learn, which is imported when one of them is asked for.
