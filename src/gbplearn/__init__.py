@@ -33,6 +33,7 @@ from .problem import State
 from .robust import Huber, Kernel, Tukey
 from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
 from .stream import DriftAlarm
+from .uncertainty import Uncertainty
 from .view import Variable, View
 
 __version__ = "0.1.0"
@@ -88,6 +89,7 @@ __all__ = [
     "Trace",
     "Transform",
     "Tukey",
+    "Uncertainty",
     "Upsample2D",
     "Variable",
     "View",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -9,44 +11,96 @@ import numpy as np
 
 from .batch import Batch, portions
 from .gaussian import Gaussian
+from .inference import Result, infer
+from .layers.layer import Observation, Transform
 from .learning import options_for
+from .network import Sequential
 
 if TYPE_CHECKING:
     from .learner import Learner
 
 # Iterations that predict with a feed-forward network.
 SWEEPS = 5
+# Standard deviation of the prior of pixels about which only a generative layer is to speak.
+_WIDE = 1e3
 
 
 def answer(learner: Learner, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
     """The belief of a variable, a row an example; None for the outputs."""
-    parts = []
-    # The user's factors know the batch by its size, so that it cannot be divided.
-    for portion, count in [(batch, batch.size)] if learner.factors is not None else portions(batch):
-        belief = _infer(learner, portion, parameters, want)
-        parts.append((np.asarray(belief.eta)[:count], np.asarray(belief.lam)[:count]))
-    eta, lam = (np.concatenate(p) for p in zip(*parts))
+    name = learner.net.output if want is None else want
+    beliefs = [result[name][:count] for result, count in _results(learner, batch, parameters)]
+    eta, lam = (np.concatenate([np.asarray(getattr(b, part)) for b in beliefs]) for part in ("eta", "lam"))
     return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
 
 
-def _infer(learner: Learner, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
-    # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle it,
-    # for each batch the same number, so that no example depends on how long another one takes.
-    loops = learner.net.generative or learner.factors is not None or batch.y is not None
-    return learner.net.predict(
-        batch,
-        learner.posterior,
-        parameters=learner.parameters if parameters is None else parameters,
-        want=want,
-        noise=learner.noise,
-        inputs=learner.inputs,
-        dtype=learner.dtype,
-        iterations=max(200, learner.options["iterations"]) if loops else SWEEPS,
-        tolerance=1e-4 if loops else 0.0,
-        damping=options_for(learner, batch, learner.posterior)["damping"] if loops else 0.0,
-        guard=loops,  # which would look at all examples together
-        messages=learner.options["messages"],
-    )
+def log_evidence(learner: Learner, batch: Batch, parameters: str | None) -> np.ndarray:
+    """`log p(observed)` of each example; of targets given inputs, unless a generative layer explains the inputs.
+
+    With `Z(a)` the integral of all factors with `a` observed it is `log Z(x, y) - log Z(x)`, and if the inputs are
+    explained `log Z(x, y) - log Z()`: the priors of activations are factors too, so that without observations it is not
+    1 for forward layers.
+    """
+    net = learner.net
+    if learner.factors is not None:
+        raise ValueError("log_evidence: factors of your own may join the examples")
+    if not explains_input(net):
+        if batch.y is None:
+            raise ValueError("log_evidence needs y: a feed-forward first layer says nothing about inputs")
+        alone = dataclasses.replace(batch, y=None, y_seen=None)
+        return _log_integral(learner, batch, parameters) - _log_integral(learner, alone, parameters)
+    known = _log_integral_over_hidden(learner, batch, parameters)
+    if all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers):
+        return known
+    nothing = Batch(np.zeros_like(batch.x[:1]), np.zeros(batch.x[:1].shape, bool))
+    return known - _log_integral_over_hidden(learner, nothing, parameters)
+
+
+def _log_integral(learner: Learner, batch: Batch, parameters: str | None) -> np.ndarray:
+    """`log Z` of each example."""
+    return np.concatenate([r.log_evidence_by_example[:count] for r, count in _results(learner, batch, parameters)])
+
+
+def _log_integral_over_hidden(learner: Learner, batch: Batch, parameters: str | None) -> np.ndarray:
+    """The same where only the layers speak about pixels that are not observed: their prior is as good as none."""
+    prior = Gaussian.from_moments(mean=np.zeros(batch.x.shape), std=_WIDE)
+    total = _log_integral(learner, dataclasses.replace(batch, x_prior=prior), parameters)
+    if batch.x_seen is None:
+        return total
+    # The graph also counts what is observed with its density under that prior, unless it is observed with noise.
+    noisy = learner.net.observes_input or learner.input_sigma is not None
+    counted = np.where(batch.x_seen & noisy, 0, np.asarray(prior.log_density(batch.x)))
+    return total - counted.reshape(batch.size, -1).sum(1)
+
+
+def _results(learner: Learner, batch: Batch, parameters: str | None) -> Iterator[tuple[Result, int]]:
+    """Inference with the parameters given, portion by portion, and how many rows of each are no padding."""
+    how = learner.parameters if parameters is None else parameters
+    if how not in ("fixed", "random"):
+        raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {how!r}")
+    net = learner.net
+    # The user's factors know the batch by its size, so that it cannot be divided.
+    for portion, count in [(batch, batch.size)] if learner.factors is not None else portions(batch):
+        known = {name: n.start for name, n in learner.noise.items() if name != net.head or portion.y is not None}
+        graph = net.graph(
+            portion,
+            parameters=how,
+            beliefs=learner.posterior,
+            noise=known,
+            inputs=learner.inputs,
+            dtype=learner.dtype,
+        )
+        # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle it,
+        # for each batch the same number, so that no example depends on how long another one takes.
+        loops = net.generative or learner.factors is not None or portion.y is not None
+        result = infer(
+            graph,
+            iterations=max(200, learner.options["iterations"]) if loops else SWEEPS,
+            tolerance=1e-4 if loops else 0.0,
+            damping=options_for(learner, portion, learner.posterior)["damping"] if loops else 0.0,
+            guard=loops,  # which would look at all examples together
+            messages=learner.options["messages"],
+        )
+        yield result, count
 
 
 def variable(learner: Learner, want: str) -> str:
@@ -56,3 +110,13 @@ def variable(learner: Learner, want: str) -> str:
     if want not in names:
         raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")
     return names[want]
+
+
+def explains_input(net: Sequential) -> bool:
+    """Whether the first layer is generative (or there is none, but relations among the inputs)."""
+    first = next((layer for layer in net.layers if isinstance(layer, Transform)), None)
+    return first is None or _is_generative(first)
+
+
+def _is_generative(layer: object) -> bool:
+    return isinstance(layer, Transform) and layer.generative

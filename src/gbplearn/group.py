@@ -228,7 +228,7 @@ class Group(eqx.Module):
         return jnp.sum(jnp.broadcast_to(self.weight, (self.factors, 1))) * self.outputs
 
     def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
-        """Squared Mahalanobis distances, weighted: of each output `(F, M)`, or with full covariance a factor `(F, 1)`."""
+        """Weighted squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""
         if self.noise.ndim == 2:
             squares = residual * residual / self.noise
             return squares if self.weight is None else squares * self.weight

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from .acceptance import all_sound, ended_badly
-from .answers import answer, variable
+from .answers import answer, explains_input, log_evidence, variable
 from .batch import Batch
 from .carried import check_carried
 from .compiling import keep_programs
@@ -23,13 +23,13 @@ from .group import check_mode
 from .history import BatchRecord, Before, History
 from .inference import Result
 from .lay_out import default_input_prior
-from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
 from .learning import learn_batch
 from .network import Sequential
 from .noise import LearnNoise
 from .posterior import Posterior
 from .schedule import Damping, Schedule
+from .uncertainty import Uncertainty, draw, split
 from .update_report import Report, report_of
 
 # After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
@@ -293,7 +293,7 @@ class Learner:
         self,
         want: str = "output",
         *,
-        x: Numbers,
+        x: Numbers | None = None,
         y: Numbers | None = None,
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
@@ -308,14 +308,54 @@ class Learner:
         **Arguments:**
 
         - `want`: "input", "output", or the name of a layer: its outputs.
-        - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`.
+        - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`; without `x` nothing is observed of the inputs,
+            and there are as many examples as targets.
+        - `parameters`: as `predict`.
         """
         wanted = variable(self, want)
-        first = next((layer for layer in self.net.layers if isinstance(layer, Transform)), None)
-        if want == "input" and first is not None and not first.generative:
+        if want == "input" and not explains_input(self.net):
             warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
+        if x is None:
+            if y is None or x_observed is not None:
+                raise ValueError("query needs x or y" if y is None else "x_observed needs x")
+            x, x_observed = np.zeros((len(np.atleast_1d(y)), *self.input_shape)), False
         batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
         return answer(self, batch, parameters, wanted)
+
+    def log_evidence(
+        self,
+        x: Numbers,
+        y: Numbers | None = None,
+        *,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+        parameters: str | None = None,
+    ) -> np.ndarray:
+        """How likely each example is: low for anomalies. One number an example, a log density.
+
+        `log p(y | x)`; of networks whose first layer is generative `log p(x)`, or `log p(x, y)` with targets, in which
+        what is not observed is left out. Exact on trees of linear layers, else the Bethe approximation.
+
+        **Arguments:**
+
+        - `x`, `y`, `x_observed`, `y_observed`: as `update`.
+        - `parameters`: as `predict`.
+        """
+        batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed)
+        return log_evidence(self, batch, parameters)
+
+    def uncertainty(
+        self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
+    ) -> Uncertainty:
+        """What is predicted, and which part of its uncertainty more data would take away; arguments as `predict`."""
+        return split(self, self._checked(x, x_observed=x_observed, x_prior=x_prior))
+
+    def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
+        """Draws `(count, batch, ...)` of what would be observed: values with the noise of the head, or classes.
+
+        Each output of each example for itself, by its belief. `how` as `predict`.
+        """
+        return draw(self, self.predict(x, **how), count, seed)
 
     def predict_proba(self, x: Numbers, **how: Any) -> Array:
         """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.
