@@ -27,7 +27,7 @@ def numbers(learner, layer):
     return (np.asarray(learner.posterior[f"{layer}/{n}"].mean, float) for n in ("weight", "bias"))
 
 
-def dense_posterior(learner, y, x=None):
+def dense_posterior(learner, y, x):
     """Of pixels, causes and outputs `(3 + 2 + 2)` of one example, all factors multiplied: precision, information.
 
     Pixels that are None are hidden, with their prior; others are observed.
@@ -46,31 +46,21 @@ def dense_posterior(learner, y, x=None):
     add(identity[3:5], np.zeros(2), PAINT)
     add(identity[5:], np.zeros(2), WIDE)
     add(identity[5:], y, SEEN)
-    for i, value in enumerate(x or [None] * 3):
+    for i, value in enumerate(x):
         add(identity[i], *((0.2, PIXEL) if value is None else (value, 1e-6)))
     return lam, eta
 
 
-def test_inputs_given_outputs():
-    """Without any pixel seen, by messages through both layers: means are those of the dense solve."""
+def test_inputs_given_outputs_and_other_inputs():
+    """By messages through both layers, with no pixel seen or one: means are those of the dense solve."""
     student = painter()
-    y = np.array([[0.5, -1.0], [2.0, 0.3]])
-    beliefs = {want: student.query(want, y=y) for want in ("input", "dense", "output")}
-    for i, target in enumerate(y):
-        lam, eta = dense_posterior(student, target)
-        mean = np.linalg.solve(lam, eta)
-        for want, rows in (("input", slice(3)), ("dense", slice(3, 5)), ("output", slice(5, 7))):
-            np.testing.assert_allclose(beliefs[want].mean[i], mean[rows], atol=2e-3)
-    assert np.abs(beliefs["input"].mean[0] - beliefs["input"].mean[1]).max() > 0.1
-
-
-def test_some_inputs_given_others_and_outputs():
-    student = painter()
-    x, y = [0.7, None, None], np.array([0.5, -1.0])
-    lam, eta = dense_posterior(student, y, x)
-    seen = [[True, False, False]]
-    belief = student.query("input", x=[[0.7, np.nan, np.nan]], x_observed=seen, y=y[None])
-    np.testing.assert_allclose(belief.mean[0], np.linalg.solve(lam, eta)[:3], atol=2e-3)
+    y, x = np.array([[0.5, -1.0], [2.0, 0.3]]), np.array([[0.7, np.nan, np.nan]] * 2)
+    for pixels, given in (([None] * 3, {}), ([0.7, None, None], {"x": x, "x_observed": np.isfinite(x)})):
+        beliefs = {want: student.query(want, y=y, **given) for want in ("input", "dense", "output")}
+        for i, target in enumerate(y):
+            mean = np.linalg.solve(*dense_posterior(student, target, pixels))
+            for want, rows in (("input", slice(3)), ("dense", slice(3, 5)), ("output", slice(5, 7))):
+                np.testing.assert_allclose(beliefs[want].mean[i], mean[rows], atol=2e-3)
 
 
 def test_images_of_classes_have_these_classes():
