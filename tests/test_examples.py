@@ -22,7 +22,7 @@ ask, denoise, poses = load("ask"), load("denoise"), load("poses")
 
 def test_images_of_classes_and_upside_down_digits():
     """Each class as it is drawn resembles the mean of its training images most; what is upside down is less likely."""
-    result = ask.ask(ask.Settings(examples=300, batch=150))
+    result = ask.ask(ask.Settings(examples=200))
     digits = ask.load_images("digits")
     means = np.stack([np.asarray(digits.train_x)[digits.train_y == c].mean(0).ravel() for c in range(10)])
     alike = np.corrcoef(result.classes.reshape(10, -1), means)[:10, 10:]

@@ -63,19 +63,6 @@ def test_inputs_given_outputs_and_other_inputs():
                 np.testing.assert_allclose(beliefs[want].mean[i], mean[rows], atol=2e-3)
 
 
-def test_images_of_classes_have_these_classes():
-    """What a class looks like, shown again: the network finds the class. One output an axis of the picture."""
-    layers = (
-        gbp.Dense(2, direction="generative", sigma=0.1, weight_prior=0.3, weight_init=1.0, prior=1.0),
-        gbp.Dense(3, sigma=0.1, weight_prior=0.3, weight_init=1.0, prior=3.0),
-        gbp.SoftmaxObservation(sigma=0.3),
-    )
-    student = gbp.Learner(gbp.Sequential(*layers, input_shape=(4,)), iterations=300)
-    pictures = student.query("input", y=[0, 1, 2])
-    assert pictures.shape == (3, 4)
-    np.testing.assert_array_equal(np.argmax(student.predict_proba(pictures.mean), 1), [0, 1, 2])
-
-
 def test_what_a_query_needs():
     with pytest.raises(ValueError, match="query needs x or y"):
         painter().query("input")
@@ -147,8 +134,8 @@ def test_evidence_of_inputs_and_targets_together():
 
 
 def test_evidence_of_an_example_is_its_own(monkeypatch):
-    """In another order, in parts, with padding; an outlier stands out."""
-    student = painter(head=False)
+    """In another order, in parts, with padding; it adds up to that of one graph, and an outlier stands out."""
+    student = painter(head=False, parameters="random")
     x = np.random.default_rng(0).standard_normal((7, 3))
     x[4] = [8.0, -8.0, 8.0]
     monkeypatch.setattr("gbplearn.batch.PREDICT_SIZES", (7,))
@@ -157,15 +144,9 @@ def test_evidence_of_an_example_is_its_own(monkeypatch):
     monkeypatch.setattr("gbplearn.batch.PREDICT_SIZES", (3,))
     order = np.random.default_rng(1).permutation(7)
     np.testing.assert_allclose(student.log_evidence(x[order]), whole[order], rtol=1e-4)
-
-
-def test_evidence_adds_up_to_that_of_the_graph():
-    student = painter(head=False, parameters="random")
-    x = np.random.default_rng(0).standard_normal((5, 3))
     graph = student.net.graph(x, parameters="random", beliefs=student.posterior)
-    result = gbp.infer(graph, iterations=400, damping=0.3)
-    assert student.log_evidence(x).sum() == pytest.approx(result.log_evidence, rel=1e-4)
-    assert result.log_evidence_by_example.sum() == pytest.approx(result.log_evidence, rel=1e-4)
+    together = gbp.infer(graph, iterations=400, damping=0.3).log_evidence
+    assert whole.sum() == pytest.approx(together, rel=5e-4)  # each stops where it is at rest up to the tolerance
 
 
 def test_robust_and_weighted_factors_by_example():
@@ -186,9 +167,12 @@ def test_what_has_no_evidence():
         line().log_evidence(measured(3)[0])
     with pytest.raises(ValueError, match="factors of your own may join"):
         painter(factors=lambda graph: None).log_evidence([[0.0, 0.0, 0.0]])
-    net = gbp.Sequential(gbp.Dense(2), gbp.GaussianObservation(), input_shape=(3,))
+    graph = gbp.FactorGraph()
+    shared = graph.variable("shared", (1,), prior=gbp.Gaussian.from_moments(0.0, 1.0), kind="parameter")
+    graph.add(gbp.Factor(lambda w: w, (shared[:],), y=1.0, sigma=1.0, name="seen"))
+    result = gbp.infer(graph, iterations=1)
     with pytest.raises(ValueError, match="parameters that are learnt join the examples"):
-        gbp.infer(net.graph(*measured(3)), iterations=1).log_evidence_by_example  # noqa: B018
+        result.log_evidence_by_example  # noqa: B018
 
 
 # Uncertainty and samples.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import numpy as np
 
-from .batch import Batch, portions
+from .batch import PREDICT_SIZES, Batch, portions
 from .gaussian import Gaussian
 from .inference import Result, infer
 from .layers.layer import Observation, Transform
@@ -51,8 +51,9 @@ def log_evidence(learner: Learner, batch: Batch, parameters: str | None) -> np.n
     known = _log_integral_over_hidden(learner, batch, parameters)
     if all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers):
         return known
-    nothing = Batch(np.zeros_like(batch.x[:1]), np.zeros(batch.x[:1].shape, bool))
-    return known - _log_integral_over_hidden(learner, nothing, parameters)
+    few = batch.x[: PREDICT_SIZES[-1]]  # as many as are predicted at a time: the same program
+    nothing = Batch(np.zeros_like(few), np.zeros(few.shape, bool))
+    return known - _log_integral_over_hidden(learner, nothing, parameters)[0]
 
 
 def _log_integral(learner: Learner, batch: Batch, parameters: str | None) -> np.ndarray:
@@ -63,12 +64,11 @@ def _log_integral(learner: Learner, batch: Batch, parameters: str | None) -> np.
 def _log_integral_over_hidden(learner: Learner, batch: Batch, parameters: str | None) -> np.ndarray:
     """The same where only the layers speak about pixels that are not observed: their prior is as good as none."""
     prior = Gaussian.from_moments(mean=np.zeros(batch.x.shape), std=_WIDE)
-    total = _log_integral(learner, dataclasses.replace(batch, x_prior=prior), parameters)
-    if batch.x_seen is None:
-        return total
+    seen = np.ones(batch.x.shape, bool) if batch.x_seen is None else batch.x_seen
+    total = _log_integral(learner, dataclasses.replace(batch, x_seen=seen, x_prior=prior), parameters)
     # The graph also counts what is observed with its density under that prior, unless it is observed with noise.
     noisy = learner.net.observes_input or learner.input_sigma is not None
-    counted = np.where(batch.x_seen & noisy, 0, np.asarray(prior.log_density(batch.x)))
+    counted = np.where(seen & noisy, 0, np.asarray(prior.log_density(batch.x)))
     return total - counted.reshape(batch.size, -1).sum(1)
 
 
