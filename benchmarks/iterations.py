@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn import learner as learners
+from gbplearn import learning
 from gbplearn.data.images import load_images
 from gbplearn.models import paper_classifier
 from gbplearn.report.record import Clock, append_to_ledger, ledger_line
@@ -80,7 +80,7 @@ def main() -> None:
         report[name] = []
         for seed in SEEDS:
             clock, options = Clock(), dict(how)
-            learners.SETTLED = options.pop("settled", learners.SETTLED)
+            learning.SETTLED = options.pop("settled", learning.SETTLED)
             accuracy, iterations = run(data, seed, **options)
             metrics = {"accuracy": accuracy, "iterations": iterations}
             report[name].append(metrics)

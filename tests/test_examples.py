@@ -22,7 +22,21 @@ def load(name):
     return module
 
 
-denoise, poses, learn_sensor, g2o = (load(name) for name in ("denoise", "poses", "learn_sensor", "g2o"))
+ask, denoise, poses, learn_sensor, g2o = (load(n) for n in ("ask", "denoise", "poses", "learn_sensor", "g2o"))
+
+
+def test_images_of_classes_and_upside_down_digits():
+    """Each class as it is drawn resembles the mean of its training images most; what is upside down is less likely."""
+    result = ask.ask(ask.Settings(examples=200))
+    digits = ask.load_images("digits")
+    means = np.stack([np.asarray(digits.train_x)[digits.train_y == c].mean(0).ravel() for c in range(10)])
+    alike = np.corrcoef(result.classes.reshape(10, -1), means)[:10, 10:]
+    assert (alike.argmax(1) == np.arange(10)).sum() >= 8
+    upright, turned = result.evidence
+    assert np.median(turned) < np.median(upright) - 3
+    np.testing.assert_allclose(result.filled[result.seen], result.truth[result.seen], atol=1e-5)
+    assert (result.std[~result.seen] > 0.15).all()  # the noise of the layer
+    assert len(ask.draw(result).axes) == 40
 
 
 def test_denoise_beats_the_median_filter():

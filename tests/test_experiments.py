@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
+import gbplearn as gbp
 from gbplearn import cli
-from gbplearn.experiments import regression, xor
+from gbplearn.experiments import fill_in, regression, xor
 from gbplearn.experiments.catalogue import EXPERIMENTS
 from gbplearn.experiments.experiment import run
 from gbplearn.experiments.regression import Regression
@@ -39,6 +40,44 @@ def test_regression_learns_the_curve(optimised):
     assert found["rmse/fixed"] <= 0.08
     assert found["rmse/random"] <= 0.11
     assert 0.90 <= found["share within 2 sd, noise learnt/fixed"] <= 0.98
+
+
+def test_halves_are_filled_in_by_the_mixture_of_classes():
+    """One cause a class: trees, so that `p(c | seen)` and the moments of the mixture are those of dense Gaussians."""
+    learners = [gbp.Learner(fill_in.class_painter(1, 0.2), (2, 1), seed=seed) for seed in (0, 1)]
+    x, seen = np.array([[[0.3], [9.0]], [[-0.4], [9.0]]]), np.array([[[True], [False]]] * 2)
+    mean, std, p = fill_in.fill_in(learners, x, seen, "fixed")
+    evidence, means, variances = [], [], []
+    for one in learners:
+        w = np.asarray(one.posterior["dense/weight"].mean[0], float)
+        cov = np.outer(w, w) + 0.2**2 * np.eye(2)  # the bias is 0
+        at = x[:, 0, 0]
+        evidence.append(-0.5 * (at**2 / cov[0, 0] + np.log(cov[0, 0])))
+        means.append(cov[0, 1] / cov[0, 0] * at)
+        variances.append(cov[1, 1] - cov[0, 1] ** 2 / cov[0, 0])
+    share = np.exp(evidence) / np.exp(evidence).sum(0)
+    expected = (share * means).sum(0)
+    np.testing.assert_allclose(p, share.T, rtol=1e-3)
+    np.testing.assert_allclose(mean[:, 1, 0], expected, atol=1e-4)
+    spread = (share * (np.array(variances)[:, None] + np.array(means) ** 2)).sum(0) - expected**2
+    np.testing.assert_allclose(std[:, 1, 0], np.sqrt(spread), rtol=2e-3)  # the prior of the pixel is wide, not flat
+
+
+def test_the_limit_of_linear_networks_is_regression():
+    """Pixels that are a linear function of those seen are found."""
+    rng = np.random.default_rng(0)
+    seen, rest = rng.standard_normal((500, 3)), rng.standard_normal((3, 2))
+    x = np.concatenate([seen, 1 + seen @ rest], 1)
+    found = fill_in.linear_limit(x, np.array([True] * 3 + [False] * 2), x[:5])
+    np.testing.assert_allclose(found, x[:5, 3:], atol=0.01)
+
+
+@pytest.mark.slow
+def test_the_hidden_half_of_a_digit():
+    """The bar: 0.6 of the error of the mean image, intervals of 90 % that hold 80 to 97 %."""
+    found = fill_in.FillIn().run_seed(0).metrics
+    assert found["mse by that of the mean image/random"] <= 0.6
+    assert 0.80 <= found["hidden pixels in 90 % intervals/random"] <= 0.97
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from .problem import State
 from .robust import Huber, Kernel, Tukey
 from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
 from .stream import DriftAlarm
+from .uncertainty import Uncertainty
 from .view import Variable, View
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ __all__ = [
     "Trace",
     "Transform",
     "Tukey",
+    "Uncertainty",
     "Upsample2D",
     "Variable",
     "View",

@@ -68,6 +68,7 @@ class RunExperiment:
             "xor",
             "regression",
             "digits",
+            "fill-in",
             "mnist",
             "fashion-mnist",
             "cifar10",

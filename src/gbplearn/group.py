@@ -187,24 +187,35 @@ class Group(eqx.Module):
     def measure(self, residual: Float[Array, "f m"]) -> Measured:
         """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
         squares = self._squared_distances(residual)
-        if self.weight is not None:
-            squares = squares * self.weight
         if self.robust is None:
             energy = 0.5 * jnp.sum(squares)
             if self.noise_prior is not None:
                 energy = energy + self.noise_prior.energy(self.noise[0, 0], self.measurements())
             return Measured(energy, self.weights(), jnp.zeros((), residual.dtype))
-        if squares.shape[1] == self.outputs and self.outputs > 1:
-            axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
-        else:
-            axes, shape = tuple(a for a in self.switch_axes if a < len(self.grid)), self.grid
-        summed = jnp.sum(squares.reshape(shape), axes, keepdims=True)
+        summed, shape = self._over_switches(squares)
         scale = self.robust.scale(summed)
         energy = jnp.sum(self.robust.energy(summed))
         wide = jnp.broadcast_to(scale, shape).reshape(residual.shape[0], -1)
         if self.weight is not None:
             wide = wide * self.weight
         return Measured(energy, jnp.broadcast_to(wide, residual.shape), jnp.mean((scale < 1).astype(residual.dtype)))
+
+    def energies(self, residual: Float[Array, "f m"]) -> Float[Array, " f"]:
+        """Energy of each factor; those with a common switch have equal shares."""
+        squares = self._squared_distances(residual)
+        if self.robust is None:
+            return 0.5 * jnp.sum(squares, 1)
+        summed, shape = self._over_switches(squares)
+        shares = self.robust.energy(summed) * (summed.size / math.prod(shape))
+        return jnp.broadcast_to(shares, shape).reshape(residual.shape[0], -1).sum(1)
+
+    def _over_switches(self, squares: Array) -> tuple[Array, tuple[int, ...]]:
+        """Squared distances summed over the axes that have one robust switch, and the shape of all switches."""
+        if squares.shape[1] == self.outputs and self.outputs > 1:
+            axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
+        else:
+            axes, shape = tuple(a for a in self.switch_axes if a < len(self.grid)), self.grid
+        return jnp.sum(squares.reshape(shape), axes, keepdims=True), shape
 
     def weights(self) -> Array | None:
         """The weight of each measurement `(F, M)`; None for 1."""
@@ -217,12 +228,14 @@ class Group(eqx.Module):
         return jnp.sum(jnp.broadcast_to(self.weight, (self.factors, 1))) * self.outputs
 
     def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
-        """Squared Mahalanobis distances: of each output `(F, M)`, or with full covariance of each factor `(F, 1)`."""
+        """Weighted squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""
         if self.noise.ndim == 2:
-            return residual * residual / self.noise
+            squares = residual * residual / self.noise
+            return squares if self.weight is None else squares * self.weight
         covariance = jnp.broadcast_to(self.noise, (residual.shape[0], *self.noise.shape[1:]))
         solved = linalg.spd_solve(covariance, residual[..., None])[..., 0]
-        return jnp.sum(residual * solved, 1, keepdims=True)
+        squares = jnp.sum(residual * solved, 1, keepdims=True)
+        return squares if self.weight is None else squares * self.weight
 
     def covariance(self) -> Float[Array, "f m m"]:
         """Noise covariance as matrices."""

@@ -108,8 +108,22 @@ class Result(Mapping[str, Gaussian]):
     @property
     def log_evidence(self) -> float:
         """Bethe approximation of `log p(observations)`; exact on trees of linear factors."""
-        means = {name: self.beliefs[name].mean for name in self._problem.prior}
-        return float(bethe.log_evidence(self._problem, self._graph.priors(), self.state, means))
+        return float(bethe.log_evidence(self._problem, self._graph.priors(), self.state, self._means()))
+
+    @property
+    def log_evidence_by_example(self) -> np.ndarray:
+        """The same for each example, where the batch is the first axis of all but parameters, which are not learnt.
+
+        The density of fixed parameters under their priors, which belongs to no example, is left out.
+        """
+        kinds = self._graph.kinds
+        prior = {name: p for name, p in self._graph.priors().items() if kinds[name] != "parameter"}
+        if any(name not in prior for name in self._problem.prior):
+            raise ValueError("evidence by example: parameters that are learnt join the examples")
+        return np.asarray(bethe.log_evidence_by_example(self._problem, prior, self.state, self._means()))
+
+    def _means(self) -> dict[str, jax.Array]:
+        return {name: self.beliefs[name].mean for name in self._problem.prior}
 
 
 def _options(

@@ -8,36 +8,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from .acceptance import all_sound, ended_badly
-from .batch import Batch, padded_size, portions
+from .answers import answer, explains_input, log_evidence, variable
+from .batch import Batch
 from .carried import check_carried
-from .compiling import keep_programs, release_memory
+from .compiling import keep_programs
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .group import check_mode
 from .history import BatchRecord, Before, History
-from .inference import InferenceError, Result
+from .inference import Result
 from .lay_out import default_input_prior, holds_inputs
-from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
-from .memory import check_memory, network_memory
+from .learning import learn_batch
 from .network import Sequential
 from .noise import LearnNoise
 from .posterior import Posterior
-from .schedule import Damping, Schedule, damping_for
+from .schedule import Damping, Schedule
+from .uncertainty import Uncertainty, draw, split
 from .update_report import Report, report_of
 
-# Iterations that predict with a feed-forward network.
-SWEEPS = 5
 # After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
 _MORE_CAUTION, _MOST_CAUTION = 8, 24
-# Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
-SETTLED = 0.03
 
 
 class Learner:
@@ -142,7 +138,8 @@ class Learner:
         return Posterior(self._posterior)
 
     @property
-    def _inputs(self) -> dict[str, Any]:
+    def inputs(self) -> dict[str, Any]:
+        """What every graph is told about the inputs, see `Sequential.graph`."""
         return {
             "input_sigma": self.input_sigma,
             "input_prior": self.input_prior,
@@ -189,7 +186,7 @@ class Learner:
 
         **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
         """
-        wanted = None if want is None else self._variable(want)
+        wanted = None if want is None else variable(self, want)
         check_carried(self.net, self.prior, (*carry, *(carried or {})))
         batch = self._checked(
             x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior, sample_weight=sample_weight
@@ -199,33 +196,9 @@ class Learner:
         before = self._posterior
         if self.batches:
             before = self.filtering.next_prior(before, self.prior)
-        # The user's factors know the batch by its size, so that it cannot be padded.
-        size = batch.size if self.factors is not None else padded_size(batch.size, self._sizes)
-        needed = network_memory(self.net, self.input_shape, size, self._inputs_fixed(batch))
-        check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
-        new = size not in self._sizes
-        if new:
-            self._sizes.append(size)
-        padded = batch.padded(size)
         kept = self.filtering.forgetting if self.batches else 1.0
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
-        try:
-            result = self.net.learn(
-                padded,
-                beliefs=before,
-                noise=noise,
-                inputs=self._inputs,
-                seed=self.seed + self.batches,
-                dtype=self.dtype,
-                throw=False,
-                carried=carried,
-                **({"rounds": min(4, self.options["iterations"])} if noise else {}),
-                **self._how(batch, before),
-            )
-        except InferenceError as error:  # of the noise
-            result = error.result
-        if new:
-            release_memory()
+        result, padded = learn_batch(self, batch, before, noise, carried)
         found = {name: result[name] for name in before if name in result}
         accepted = not ended_badly(result) and len(found) == len(before) and all_sound(found)
         raised = any("damping raised" in line for line in result.guard)
@@ -293,26 +266,10 @@ class Learner:
         self._posterior, self.noise, self.caution = left.beliefs, left.noise, left.caution
         self.batches, self.examples = counts
 
-    def _how(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
-        """Options of `gbp.infer` for a batch, whose prior this is."""
-        out = dict(self.options)
-        if out["tolerance"] is None:
-            out |= {"tolerance": 1e-3, "settled": SETTLED}
-        if out["damping"] is None:
-            # Without a label an example has nothing to say to a feed-forward network.
-            all_teach = self.net.head is None or self.net.generative or self.factors is not None
-            teaching = max(1, batch.size if all_teach else round(batch.teaching))
-            known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
-            out["damping"] = damping_for(teaching, known, self.caution)
-        return out
-
     def _checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
         if np.shape(x)[1:] != self.input_shape:
             raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
         return self.net.batch(x, y, **more)
-
-    def _inputs_fixed(self, batch: Batch) -> bool:
-        return batch.x_seen is None and self.input_sigma is None and not self.net.observes_input
 
     def predict(
         self,
@@ -332,13 +289,13 @@ class Learner:
         - `x`, `x_observed`, `x_prior`: as `update`; any number of examples.
         - `parameters`: "fixed" or "random"; by default as the learner was told.
         """
-        return self._answer(self._checked(x, x_observed=x_observed, x_prior=x_prior), parameters, None)
+        return answer(self, self._checked(x, x_observed=x_observed, x_prior=x_prior), parameters, None)
 
     def query(
         self,
         want: str = "output",
         *,
-        x: Numbers,
+        x: Numbers | None = None,
         y: Numbers | None = None,
         x_observed: Numbers | None = None,
         y_observed: Numbers | None = None,
@@ -353,49 +310,54 @@ class Learner:
         **Arguments:**
 
         - `want`: "input", "output", or the name of a layer: its outputs.
-        - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`.
+        - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`; without `x` nothing is observed of the inputs,
+            and there are as many examples as targets.
+        - `parameters`: as `predict`.
         """
-        wanted = self._variable(want)
-        first = next((layer for layer in self.net.layers if isinstance(layer, Transform)), None)
-        if want == "input" and first is not None and not first.generative:
+        wanted = variable(self, want)
+        if want == "input" and not explains_input(self.net):
             warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
+        if x is None:
+            if y is None or x_observed is not None:
+                raise ValueError("query needs x or y" if y is None else "x_observed needs x")
+            x, x_observed = np.zeros((len(np.atleast_1d(y)), *self.input_shape)), False
         batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
-        return self._answer(batch, parameters, wanted)
+        return answer(self, batch, parameters, wanted)
 
-    def _variable(self, want: str) -> str:
-        """The name in the graph of what is asked for."""
-        names = {"output": self.net.output, **{s.variable: s.variable for s in self.net.sites}, "input": "input"}
-        if want not in names:
-            raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")
-        return names[want]
+    def log_evidence(
+        self,
+        x: Numbers,
+        y: Numbers | None = None,
+        *,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+        parameters: str | None = None,
+    ) -> np.ndarray:
+        """How likely each example is: low for anomalies. One number an example, a log density.
 
-    def _answer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
-        parts = []
-        # The user's factors know the batch by its size, so that it cannot be divided.
-        for portion, count in [(batch, batch.size)] if self.factors is not None else portions(batch):
-            belief = self._infer(portion, parameters, want)
-            parts.append((np.asarray(belief.eta)[:count], np.asarray(belief.lam)[:count]))
-        eta, lam = (np.concatenate(p) for p in zip(*parts))
-        return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
+        `log p(y | x)`; of networks whose first layer is generative `log p(x)`, or `log p(x, y)` with targets, in which
+        what is not observed is left out. Exact on trees of linear layers, else the Bethe approximation.
 
-    def _infer(self, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
-        # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle it,
-        # for each batch the same number, so that no example depends on how long another one takes.
-        loops = self.net.generative or self.factors is not None or batch.y is not None
-        return self.net.predict(
-            batch,
-            self._posterior,
-            parameters=self.parameters if parameters is None else parameters,
-            want=want,
-            noise=self.noise,
-            inputs=self._inputs,
-            dtype=self.dtype,
-            iterations=max(200, self.options["iterations"]) if loops else SWEEPS,
-            tolerance=1e-4 if loops else 0.0,
-            damping=self._how(batch, self._posterior)["damping"] if loops else 0.0,
-            guard=loops,  # which would look at all examples together
-            messages=self.options["messages"],
-        )
+        **Arguments:**
+
+        - `x`, `y`, `x_observed`, `y_observed`: as `update`.
+        - `parameters`: as `predict`.
+        """
+        batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed)
+        return log_evidence(self, batch, parameters)
+
+    def uncertainty(
+        self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
+    ) -> Uncertainty:
+        """What is predicted, and which part of its uncertainty more data would take away; arguments as `predict`."""
+        return split(self, self._checked(x, x_observed=x_observed, x_prior=x_prior))
+
+    def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
+        """Draws `(count, batch, ...)` of what would be observed: values with the noise of the head, or classes.
+
+        Each output of each example for itself, by its belief. `how` as `predict`.
+        """
+        return draw(self, self.predict(x, **how), count, seed)
 
     def predict_proba(self, x: Numbers, **how: Any) -> Array:
         """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from . import classes
 from .acceptance import joined_rounds
 from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
 from .carried import carried_state
@@ -382,17 +383,10 @@ class Sequential:
     @staticmethod
     def probabilities(logits: Gaussian) -> Array:
         """Class probabilities: the mean softmax over Gaussian logits, from 256 draws that all examples share."""
-        draws = np.random.default_rng(0).standard_normal((128, logits.shape[-1]))
-        draws = jnp.asarray(np.concatenate([draws, -draws]), logits.dtype)
-        return _mean_softmax(logits.mean, logits.std, draws)
+        return classes.probabilities(logits)
 
     def __repr__(self) -> str:
         return f"Sequential({', '.join(map(repr, self.layers))})"
 
     def __str__(self) -> str:
         return table(self)
-
-
-@jax.jit
-def _mean_softmax(mean: Array, std: Array, draws: Array) -> Array:
-    return jax.lax.map(lambda d: jax.nn.softmax(mean + std * d), draws).mean(0)

@@ -96,13 +96,18 @@ class State(eqx.Module):
 
 def prior_energy(prior: Gaussian, value: Array) -> Array:
     """`sum (x - mean)' lam (x - mean) / 2`; observed units and flat priors count nothing."""
+    return 0.5 * jnp.sum(prior_squares(prior, value))
+
+
+def prior_squares(prior: Gaussian, value: Array) -> Array:
+    """`(x - mean)' lam (x - mean)` of each unit; 0 where it is observed."""
     d = value - prior.mean
     if prior.block:
         observed = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1) >= POINT / 2
         each = jnp.einsum("...i,...ij,...j->...", d, prior.lam, d)
     else:
         observed, each = prior.lam >= POINT / 2, prior.lam * d * d
-    return 0.5 * jnp.sum(jnp.where(observed, 0, each))
+    return jnp.where(observed, 0, each)
 
 
 @jax.jit

@@ -14,6 +14,7 @@ from .denoisers import DenoiserAblation, Denoisers
 from .digits import Digits
 from .experiment import Experiment, as_text, run
 from .fashion_mnist import FashionMnist
+from .fill_in import FillIn
 from .iterations import Iterations
 from .mnist import Mnist
 from .published import Published
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         Xor,
         Regression,
         Digits,
+        FillIn,
         Mnist,
         FashionMnist,
         Cifar10,

@@ -20,10 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import scores
+from ..answers import SWEEPS
 from ..data.images import Images, load_images
 from ..gaussian import Gaussian
 from ..inference import infer
-from ..learner import SWEEPS, Learner
+from ..learner import Learner
 from ..report.progress import progress
 from ..report.record import Clock
 from .experiment import READ_OUT, SeedRun, total_cost

@@ -25,12 +25,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from .. import scores
+from ..answers import SWEEPS
 from ..data.images import Images, load_images
 from ..factor import Factor
 from ..gaussian import Gaussian
 from ..graph import FactorGraph
 from ..inference import infer
-from ..learner import SWEEPS, Learner
+from ..learner import Learner
 from ..models import paper_classifier
 from ..network import Sequential
 from ..report.figures import BLUE, ORANGE
