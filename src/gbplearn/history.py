@@ -64,6 +64,7 @@ class History:
         self.entries: deque[BatchRecord] = deque(maxlen=MOST)
         self.taught: dict[int, Taught] = {}
         self.before: Before | None = None
+        self._aside: dict[int, BatchRecord] = {}
 
     def entry(
         self,
@@ -149,3 +150,16 @@ class History:
         self._replace(batch, forgotten=True)
         self.taught.pop(batch, None)
         self.before = None
+
+    def go_back(self, batch: int) -> None:
+        """As if this batch, which is forgotten, were the last one; those after it are kept aside, for `skip_to`."""
+        self._aside = {e.batch: e for e in self.entries if e.batch > batch}
+        while self.entries and self.entries[-1].batch > batch:
+            self.entries.pop()
+        self.count, self.before = batch + 1, None
+
+    def skip_to(self, batch: int) -> None:
+        """Give the next batch this number; those between are forgotten ones."""
+        while self.count < batch:
+            self.entries.append(self._aside[self.count])
+            self.count += 1

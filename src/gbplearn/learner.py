@@ -248,23 +248,25 @@ class Learner:
         """The batches that were learnt from, in their order: the last 10,000."""
         return list(self._history.entries)
 
-    def forget(self, batch: int) -> None:
+    def forget(self, batch: int, again: Iterable[Any] | None = None) -> None:
         """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
 
         The last batch is taken back bit for bit. What batches after it have said was said with it known: of others the
-        result is not that of a learner that never saw the batch, unless the posterior factorises. If a parameter would
-        be vaguer than its prior, a `ValueError` says so, and nothing changes.
+        result is not that of a learner that never saw the batch, unless the posterior factorises, or unless the batches
+        after it are given `again`: then all of them are divided away, and these learnt anew. If a parameter would be
+        vaguer than its prior, a `ValueError` says so, and nothing changes.
 
         **Arguments:**
 
         - `batch`: its number, `report.batch` or as in `history()`.
+        - `again`: the batches after it that are not forgotten, in their order, as `fit` takes them.
         """
-        now = Before(self._posterior, self.noise, self.caution)
-        left, told = self._history.without(batch, now, self.prior, self.filtering)
-        counts = self.batches - 1, self.examples - told.examples
-        self._history.forget(batch)
-        self._posterior, self.noise, self.caution = left.beliefs, left.noise, left.caution
-        self.batches, self.examples = counts
+        from .forgetting import forget_and_learn_again, forget_batch
+
+        if again is None:
+            forget_batch(self, batch)
+        else:
+            forget_and_learn_again(self, batch, again)
 
     def _checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
         if np.shape(x)[1:] != self.input_shape:

@@ -27,12 +27,13 @@ def learn_stream(learner: Learner, batches: Iterable[Any], callbacks: Sequence[A
             raise TypeError(f"a callback must be callable or have on_batch(report), got {type(given).__name__}")
     evidence = any(getattr(getattr(c, "__self__", c), "needs_evidence", False) for c in callbacks)
     for batch in progress(batches, "learn", tell=lambda: f"{learner.examples} examples"):
-        report = learner.update(**_arguments(batch), evidence=evidence)
+        report = learner.update(**batch_arguments(batch), evidence=evidence)
         for call in calls:
             call(report)
 
 
-def _arguments(batch: Any) -> dict[str, Any]:
+def batch_arguments(batch: Any) -> dict[str, Any]:
+    """A batch of a stream as arguments of `Learner.update`."""
     if isinstance(batch, Mapping):
         unknown = [name for name in batch if name not in _PARTS]
         if unknown or "x" not in batch:

@@ -1,0 +1,54 @@
+"""A batch taken back, and those after it learnt again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .history import Before
+from .report.progress import progress
+from .stream import batch_arguments
+
+if TYPE_CHECKING:
+    from .learner import Learner
+
+
+def forget_batch(learner: Learner, batch: int) -> None:
+    """Divide by what a batch has said."""
+    now = Before(learner._posterior, learner.noise, learner.caution)
+    left, told = learner._history.without(batch, now, learner.prior, learner.filtering)
+    counts = learner.batches - 1, learner.examples - told.examples
+    learner._history.forget(batch)
+    learner._posterior, learner.noise, learner.caution = left.beliefs, left.noise, left.caution
+    learner.batches, learner.examples = counts
+
+
+def forget_and_learn_again(learner: Learner, batch: int, again: Iterable[Any]) -> None:
+    """Divide by what a batch and all after it have said: what was known before it. Then learn those after it again.
+
+    All of it, or nothing: on an error, and on an interruption, the learner is what it was.
+    """
+    held = {**learner.__dict__, "_history": copy.deepcopy(learner._history)}
+    later = [e for e in learner._history.entries if e.batch > batch and not e.forgotten]
+    try:
+        for entry in reversed(later):
+            forget_batch(learner, entry.batch)
+        forget_batch(learner, batch)
+        batches = [batch_arguments(b) for b in again]
+        sizes = [len(np.asarray(b["x"])) for b in batches]
+        if sizes != [e.examples for e in later]:
+            raise ValueError(
+                f"again must be the {len(later)} batches after {batch}, of {[e.examples for e in later]} examples, "
+                f"got {sizes}"
+            )
+        learner._history.go_back(batch)
+        for entry, arguments in progress(list(zip(later, batches)), "learn again"):
+            learner._history.skip_to(entry.batch)
+            if not learner.update(**arguments).accepted:
+                raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
+    except BaseException:
+        learner.__dict__.update(held)
+        raise
