@@ -69,6 +69,7 @@ class RunExperiment:
             "regression",
             "digits",
             "fill-in",
+            "estimators",
             "mnist",
             "fashion-mnist",
             "cifar10",

@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .batch import PREDICT_SIZES
 from .gaussian import Gaussian
 from .input_model import InputModel
 from .layers.dense import Dense
@@ -159,7 +160,10 @@ class _GBPEstimator(BaseEstimator):
 
     def _ask(self, X: Any, parameters: str) -> Gaussian:
         check_is_fitted(self, "learner_")
-        return self.learner_.predict(**self._given(*self._scaled(self._inputs(X, first=False))), parameters=parameters)
+        z, seen = self._scaled(self._inputs(X, first=False))
+        # One program for any number of examples: none depends on the others, not even in its last digit.
+        rows = np.minimum(np.arange(-(-len(z) // PREDICT_SIZES[-1]) * PREDICT_SIZES[-1]), len(z) - 1)
+        return self.learner_.predict(**self._given(z[rows], seen[rows]), parameters=parameters)[: len(z)]
 
 
 class GBPClassifier(ClassifierMixin, _GBPEstimator):

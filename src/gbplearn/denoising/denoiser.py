@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,15 @@ from ..report.progress import progress
 from .best import Beside, Denoised, Settings, denoise_best
 from .layered import PAPER, LayeredModel, learn_frame
 from .smooth_graph import LEAST, smooth_graph
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator, TransformerMixin
+else:
+    try:
+        from sklearn.base import BaseEstimator, TransformerMixin
+    except ImportError:  # it is good for arrays without scikit-learn, too
+        BaseEstimator, TransformerMixin = object, type("TransformerMixin", (), {})
+
 
 # Frames that are larger are cleaned in tiles of this size, which overlap by this margin on every side.
 TILE, MARGIN = 512, 16
@@ -30,7 +39,7 @@ MODELS = ("best", "best-video", *LAYERED)
 Given = tuple[np.ndarray, np.ndarray | None]  # a frame, and which of its pixels are not missing
 
 
-class GBPDenoiser:
+class GBPDenoiser(TransformerMixin, BaseEstimator):
     """Cleans images and videos of which some pixels hold nonsense.
 
     ```python
@@ -44,14 +53,26 @@ class GBPDenoiser:
         two of which learn filters from frame to frame.
     - `settings`: of "best" and "best-video", `denoising.best.Settings`.
 
-    After `fit_transform`: `std_` (standard deviations, of the shape of the input) and `corrupt_` (the probability that
-    a pixel held nonsense, without the channels; of "best" and "best-video" only).
+    There is nothing to `fit` beforehand: `transform` learns from the frames that it cleans, as does `fit_transform`.
+    After it: `std_` (standard deviations, of the shape of the input) and `corrupt_` (the probability that a pixel held
+    nonsense, without the channels; of "best" and "best-video" only).
     """
 
     def __init__(self, model: str = "best", settings: Settings | None = None):
         self.model, self.settings = model, settings
 
+    def fit(self, x: Any, y: Any = None) -> GBPDenoiser:
+        """Check the arguments; there is nothing to learn from other images."""
+        if self.model not in MODELS:
+            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        as_frames(np.asarray(x))
+        return self
+
     def fit_transform(self, x: Any, y: Any = None, *, mask: Any = None) -> np.ndarray:
+        """`fit`, and `transform`."""
+        return self.transform(x, mask=mask)
+
+    def transform(self, x: Any, *, mask: Any = None) -> np.ndarray:
         """The same image or video, clean.
 
         **Arguments:**
@@ -61,8 +82,7 @@ class GBPDenoiser:
 
         **Returns:** an array of the shape and type of `x`.
         """
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        self.fit(x)
         x = np.asarray(x)
         frames = as_frames(x)
         holes = _as_masks(mask, frames.shape)

@@ -12,6 +12,7 @@ from .async_layers import AsyncLayers
 from .cifar10 import Cifar10
 from .denoisers import DenoiserAblation, Denoisers
 from .digits import Digits
+from .estimators import Estimators
 from .experiment import Experiment, as_text, run
 from .fashion_mnist import FashionMnist
 from .fill_in import FillIn
@@ -31,6 +32,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         Regression,
         Digits,
         FillIn,
+        Estimators,
         Mnist,
         FashionMnist,
         Cifar10,
