@@ -139,6 +139,45 @@ def test_any_batch_is_forgotten_where_the_posterior_factorises(x64):
     assert_same(learner.posterior, never.posterior, 1e-6)
 
 
+def test_with_the_batches_after_it_learnt_again_a_batch_was_never_there(monkeypatch):
+    x, y = points(60)
+    batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 60, 10)]
+    learner, never = classifier(record=True), classifier(record=True)
+    learner.fit(batches)
+    learner.forget(3)
+    before = state(learner), learner.history()
+    with pytest.raises(
+        ValueError, match=r"again must be the 3 batches after 1, of \[10, 10, 10\] examples, got \[10\]"
+    ):
+        learner.forget(1, again=batches[:1])
+    assert (state(learner), learner.history()) == before
+
+    update, left = gbp.Learner.update, [2]
+
+    def stop(self, *args, **how):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return update(self, *args, **how)
+
+    monkeypatch.setattr(gbp.Learner, "update", stop)
+    with pytest.raises(KeyboardInterrupt):
+        learner.forget(1, again=[batches[i] for i in (2, 4, 5)])
+    monkeypatch.undo()
+    assert (state(learner), learner.history()) == before
+
+    learner.forget(1, again=[batches[i] for i in (2, 4, 5)])
+    never.fit([batches[i] for i in (0, 2, 4, 5)])
+    assert_same(learner.posterior, never.posterior, 1e-3)
+    assert (learner.batches, learner.examples) == (4, 40)
+    assert [(e.batch, e.forgotten) for e in learner.history()] == [
+        (i, forgotten) for i, forgotten in enumerate([False, True, False, True, False, False])
+    ]
+    learner.forget(5)  # and so it goes on
+    learner.forget(4)
+    assert learner.batches == 2
+
+
 def test_what_cannot_be_forgotten_changes_nothing():
     learner = classifier(record=True)
     x, y = points(30)

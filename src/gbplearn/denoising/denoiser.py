@@ -68,7 +68,9 @@ class GBPDenoiser(TransformerMixin, BaseEstimator):
         as_frames(np.asarray(x))
         return self
 
-    def fit_transform(self, x: Any, y: Any = None, *, mask: Any = None) -> np.ndarray:
+    def fit_transform(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Any, y: Any = None, *, mask: Any = None
+    ) -> np.ndarray:
         """`fit`, and `transform`."""
         return self.transform(x, mask=mask)
 

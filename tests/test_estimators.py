@@ -1,0 +1,259 @@
+"""The scikit-learn face."""
+
+import pickle
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn import set_config
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+
+import gbplearn as gbp
+from gbplearn import GBPClassifier, GBPDenoiser, GBPRegressor
+from gbplearn.estimators import _distinct, _room
+
+# Small: what is tested does not depend on how well they learn.
+SMALL = {"hidden_layers": [gbp.Dense(3, "leaky_relu", sigma=0.1)], "iterations": 30}
+LINEAR = {"hidden_layers": [gbp.Dense(2, sigma=0.02, weight_prior=1.0)], "iterations": 200}
+
+
+def blobs(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    return rng.standard_normal((n, 2)) + 4 * np.array([[0, 0], [1, 0], [0, 1]])[y], np.array(["a", "b", "c"])[y]
+
+
+def plane(n=80, seed=0, noise=0.5):
+    rng = np.random.default_rng(seed)
+    x = 3 + 2 * rng.standard_normal((n, 3))
+    return x, 10 + x @ [2.0, -1.0, 0.0] + noise * rng.standard_normal(n)
+
+
+QUICK = [
+    "check_no_attributes_set_in_init",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimators_unfitted",
+    "check_supervised_y_no_nan",
+    "check_requires_y_none",
+    "check_fit1d",
+    "check_estimators_empty_data_messages",
+    "check_all_zero_sample_weights_error",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_methods_subset_invariance",
+]
+
+
+@pytest.mark.parametrize("kind", [GBPClassifier, GBPRegressor])
+@pytest.mark.parametrize("name", QUICK)
+def test_conventions_of_scikit_learn(kind, name):
+    """Some of those that `check_estimator` runs; all of them, with the defaults, take minutes: below."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        getattr(estimator_checks, name)(kind.__name__, kind(**SMALL))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [GBPClassifier, GBPRegressor])
+def test_check_estimator_passes(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = estimator_checks.check_estimator(kind(iterations=300), on_fail=None)
+    assert len(told) > 50
+    assert [t["check_name"] for t in told if t["status"] not in ("passed", "skipped")] == []
+
+
+def test_classes_their_probabilities_and_more_of_them():
+    x, y = blobs()
+    clf = GBPClassifier(**{**SMALL, "iterations": 200}).fit(x, y)
+    assert list(clf.classes_) == ["a", "b", "c"]
+    p = clf.predict_proba(x)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
+    assert (clf.predict(x) == clf.classes_[p.argmax(1)]).all()
+    assert clf.score(x, y) > 0.9
+    before = clf.learner_.posterior
+    clf.partial_fit(x[:30], y[:30])  # the posterior is the prior: precisions only grow
+    assert clf.learner_.examples == 90
+    assert all((np.asarray(clf.learner_.posterior[n].lam) >= 0.999 * before[n].lam).all() for n in before)
+    with pytest.raises(ValueError, match="not among"):
+        clf.partial_fit(x[:2], ["a", "d"])
+    started = GBPClassifier(**SMALL).partial_fit(x[:3], ["a", "a", "a"], classes=["a", "b", "c"])
+    assert started.predict_proba(x[:1]).shape == (1, 3)
+
+
+def test_a_line_with_its_noise(optimised):
+    """Ordinary least squares has the same mean; 95 % intervals hold what they say."""
+    x, y = plane(200)
+    reg = GBPRegressor(**LINEAR).fit(x, y)
+    assert reg.noise_ == pytest.approx(0.5, rel=0.12)
+    xq, yq = plane(400, seed=1)
+    mean, std = reg.predict(xq, return_std=True)
+    design = np.column_stack([x, np.ones(len(x))])
+    exact = np.column_stack([xq, np.ones(len(xq))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
+    assert np.sqrt(np.mean((mean - exact) ** 2)) < 0.1  # of a noise of 0.5
+    assert 0.9 < np.mean(np.abs(mean - yq) < 1.96 * std) < 0.99
+    assert (std > reg.noise_).all()
+
+
+def test_several_targets():
+    x, y = plane()
+    both = np.column_stack([y, -3 * y])
+    both[:10, 1] = np.nan
+    reg = GBPRegressor(**LINEAR).fit(x, both)
+    mean, std = reg.predict(x, return_std=True)
+    assert mean.shape == std.shape == (80, 2)
+    np.testing.assert_allclose(reg.noise_[1], 3 * reg.noise_[0], rtol=0.05)
+    assert reg.score(x[10:], both[10:]) > 0.9
+    with pytest.raises(ValueError, match="targets"):
+        reg.partial_fit(x, y)
+
+
+def test_missing_inputs_are_inferred_from_the_others():
+    """The second input is the first one: where it is missing nothing is lost, where both are almost everything is."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(200)
+    x = np.column_stack([a, a + 0.05 * rng.standard_normal(200)])
+    y = 2 * a + 0.1 * rng.standard_normal(200)
+    holes = x.copy()
+    holes[rng.random(200) < 0.3, 0] = np.nan
+    reg = GBPRegressor(**LINEAR).fit(holes, y)
+    query = np.array([[1.0, 1.0], [np.nan, 1.0], [np.nan, np.nan]])
+    mean, std = reg.predict(query, return_std=True)
+    assert mean[1] == pytest.approx(mean[0], abs=0.15)
+    assert mean[0] == pytest.approx(2.0, abs=0.2)
+    assert mean[2] == pytest.approx(y.mean(), abs=0.2)
+    # Missing together they are taken for independent, so that of (w + w)² v there is left w² v + w² v.
+    assert 0.95 * y.std() / np.sqrt(2) < std[2] < 1.05 * y.std()
+    assert std[0] <= std[1] < 0.5 * std[2]
+
+
+def test_examples_without_a_label():
+    x, y = blobs()
+    some = y.astype(object)
+    some[::2] = None
+    few = GBPClassifier(**SMALL).fit(x, some)
+    known = GBPClassifier(**SMALL).fit(x[1::2], y[1::2])
+    assert few.learner_.examples == 60
+    assert list(few.classes_) == ["a", "b", "c"]
+    assert few.input_model_.count == 60
+    assert known.input_model_.count == 30
+    numbers = np.where(np.arange(60) % 2, np.arange(60) % 3, np.nan)
+    assert list(GBPClassifier(**SMALL).fit(x, numbers).classes_) == [0, 1, 2]
+    for nothing in (np.full(60, np.nan), np.array([None] * 60)):
+        for kind in (GBPClassifier, GBPRegressor):
+            with pytest.raises(ValueError, match="at all"):
+                kind(**SMALL).fit(x, nothing)
+
+
+def test_weights():
+    """0 is not there, bit for bit; equal examples are one of their number's weight."""
+    x, y = plane(20)
+    weight = np.r_[np.ones(15), np.zeros(5)]
+    a = GBPRegressor(**SMALL).fit(x, y, sample_weight=weight).predict(x)
+    b = GBPRegressor(**SMALL).fit(x[:15], y[:15]).predict(x)
+    np.testing.assert_array_equal(a, b)
+    rows = np.array([[1.0, np.nan], [2.0, 3.0], [1.0, np.nan], [2.0, 3.0], [2.0, 0.0]])
+    found, weight = _distinct(rows, np.array([1.0, 2.0, 0.5, 0.0, 4.0]))
+    np.testing.assert_array_equal(found, [[1.0, np.nan], [2.0, 0.0], [2.0, 3.0]])
+    np.testing.assert_array_equal(weight, [1.5, 4.0, 2.0])
+
+
+def test_streams_of_batches_and_what_ends_badly(monkeypatch):
+    """Batches are learnt one after the other; one that ends badly in halves, and what is left out is said."""
+    x, y = plane(200)
+    sizes, most, bad = [], 80, np.nan
+
+    def fussy(self, x, **how):
+        sizes.append(len(x))
+        return SimpleNamespace(accepted=len(x) <= most and not np.isclose(x[:, 0], bad).any())
+
+    monkeypatch.setattr(gbp.Learner, "update", fussy)
+    GBPRegressor(**SMALL, batch_size=80).fit(x, y)
+    assert sizes == [67, 67, 66]
+    sizes.clear()
+    GBPRegressor(**SMALL).fit(x, y)
+    assert sizes == [200, 100, 50, 50, 100, 50, 50]
+    bad = ((x - x.mean(0)) / x.std(0))[0, 0]
+    with pytest.warns(ConvergenceWarning, match="50 of 200 examples"):
+        GBPRegressor(**SMALL).fit(x, y)
+
+
+def test_pipelines_searches_clones_and_copies():
+    x, y = blobs(30)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), GBPClassifier(**SMALL)), {"gbpclassifier__iterations": [5, 30]}, cv=2, n_jobs=1
+    ).fit(x, y)
+    assert search.best_params_["gbpclassifier__iterations"] in (5, 30)
+    fitted = search.best_estimator_[-1]
+    assert not hasattr(clone(fitted), "learner_")
+    copy = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(copy.predict_proba(x), fitted.predict_proba(x))
+    assert copy.partial_fit(x, y).learner_.batches == fitted.learner_.batches + 1
+    assert clone(GBPDenoiser(model="pairwise")).get_params()["model"] == "pairwise"
+
+
+def test_images():
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = rng.standard_normal((40, 4, 4, 1)) * 0.2 + 7
+    x[y == 1, :, :2] += 1
+    conv = [gbp.Conv2D(2, kernel=2, sigma=0.05, weight_prior=0.5), gbp.MaxPool2D(3, sigma=0.05)]
+    clf = GBPClassifier(conv, image_shape=(4, 4, 1), iterations=100).fit(x.reshape(40, 16), y)
+    assert clf.score(x.reshape(40, 16), y) == 1
+    assert np.ptp(clf.mean_) == np.ptp(clf.scale_) == 0  # one scale for all pixels
+    assert clf.learner_.input_shape == (4, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "x", "y", "saying"),
+    [
+        ({"image_shape": (2, 2, 1)}, np.zeros((4, 3)), [0, 1, 0, 1], "image_shape"),
+        ({"hidden_layers": [3]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
+        ({"hidden_layers": [gbp.SoftmaxObservation()]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
+        ({}, np.full((4, 3), np.inf), [0, 1, 0, 1], "infinity"),
+        ({}, np.zeros((4, 3)), [0, 1, 0], "inconsistent"),
+        ({}, np.zeros((4, 3)), [1, 1, 1, 1], "2 classes"),
+        ({}, np.zeros((4, 3)), [[0], ["b"], None, [1]], "y"),
+    ],
+)
+def test_bad_input_is_refused(how, x, y, saying):
+    with pytest.raises((ValueError, TypeError), match=saying):
+        GBPClassifier(**how).fit(x, y)
+
+
+def test_what_is_asked_before_fit():
+    with pytest.raises(NotFittedError):
+        GBPClassifier().predict(np.zeros((1, 2)))
+    with pytest.raises(NotFittedError):
+        _ = GBPRegressor().noise_
+
+
+def test_sizes_are_few_and_not_much_larger():
+    rooms = [_room(n) for n in range(1, 3000)]
+    assert all(n <= r <= 1.15 * n + 1 for n, r in enumerate(rooms, 1))
+    assert len(set(rooms)) < 100
+    assert _room(1437) == _room(1438)
+
+
+def test_frames_of_tables_keep_their_names():
+    """Names of columns are checked, as everywhere in scikit-learn."""
+    set_config(display="text")
+    x, y = plane(20)
+    reg = GBPRegressor(**SMALL).fit(x, y)
+    assert reg.n_features_in_ == 3
+    with pytest.raises(ValueError, match="3 features"):
+        reg.predict(x[:, :2])
+
+
+@pytest.mark.slow
+def test_the_defaults_are_good(optimised):
+    """One table is enough to see that nothing has broken; `gbplearn experiment estimators` has all."""
+    from gbplearn.experiments.estimators import CLASSES
+
+    x, y = CLASSES["wine"](return_X_y=True)
+    assert cross_val_score(GBPClassifier(), x, y, cv=5).mean() > 0.95
