@@ -1,8 +1,8 @@
-"""Put the results of experiments into docs/results.md, and their figures into docs/images.
+"""Put the results of experiments into the pages of docs that have a place for them, and their figures into docs/images.
 
     gbplearn experiment NAME; python benchmarks/results_page.py
 
-Takes what `results/NAME/results.json` holds, for every NAME that the page has a place for and that was run.
+Takes what `results/NAME/results.json` holds, for every NAME that a page has a place for and that was run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ def markdown(rows) -> str:
 
 
 def main() -> None:
-    page = ROOT / "docs" / "results.md"
-
     def fill(match: re.Match) -> str:
         name = match.group(1)
         if not (ROOT / "results" / name / "results.json").exists():
@@ -42,8 +40,11 @@ def main() -> None:
         table = markdown(EXPERIMENTS[results["experiment"]].rows(results))
         return f"<!-- {name}: from here -->\n{table}\n\n{told}\n<!-- to here -->"
 
-    text = re.sub(r"<!-- ([\w-]+): from here -->.*?<!-- to here -->", fill, page.read_text(), flags=re.DOTALL)
-    page.write_text(text)
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text()
+        filled = re.sub(r"<!-- ([\w-]+): from here -->.*?<!-- to here -->", fill, text, flags=re.DOTALL)
+        if filled != text:
+            page.write_text(filled)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Estimators(Experiment):
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """A row a table."""
         shown = [n for n in dict.fromkeys(k.rsplit("/", 1)[0] for k in runs[0].metrics) if not n.startswith("in 95")]
-        figure = Figure(figsize=(7.2, 0.7 + 0.45 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(7.2, 1.0 + 0.4 * len(shown)), layout="constrained")
         ax = figure.subplots()
         marks = {"linear": (GREY, "s"), "mean imputation, then GBP": (ORANGE, "D"), "GBP": (BLUE, "o")}
         for how, (colour, mark) in marks.items():
@@ -135,5 +135,5 @@ class Estimators(Experiment):
         ax.set_xlim(0.4, 1.0)
         ax.grid(axis="x", color="#dddddd", linewidth=0.7)
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(loc="lower left", frameon=False)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
         return figure
