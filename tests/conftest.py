@@ -1,5 +1,7 @@
 """Every shape annotation of the package is checked while the tests run."""
 
+import contextlib
+import gc
 import importlib
 import os
 import shutil
@@ -32,6 +34,21 @@ def pytest_configure(config):
 
 def pytest_unconfigure():
     shutil.rmtree(COMPILED, ignore_errors=True)
+
+
+# A program takes eight memory mappings, and a process may have 65,530: beyond, the compiler crashes. What was traced is
+# many objects, too: to go through all of them again and again takes longer than what is freed is worth.
+_MOST_MAPPINGS = 30_000
+gc.set_threshold(50_000, 50, 50)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs():
+    yield
+    with contextlib.suppress(OSError), open("/proc/self/maps") as file:
+        if sum(1 for _ in file) > _MOST_MAPPINGS:
+            jax.clear_caches()
+            gc.collect()
 
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50, database=None)

@@ -141,7 +141,9 @@ def test_the_paper_s_networks_learn_from_frame_to_frame(noisy, monkeypatch):
     assert (two[1] != two[0]).any()  # it has learnt in between
 
 
-@pytest.mark.parametrize(("height", "width"), [(30, 42), (24, 33), (27, 32)])
+@pytest.mark.parametrize(
+    ("height", "width"), [(24, 33), *(pytest.param(*s, marks=pytest.mark.slow) for s in ((30, 42), (27, 32)))]
+)
 def test_the_deep_network_takes_images_of_any_size(height, width):
     """It wants sides of 4 n + 2: what an image lacks is there, but missing."""
     model = denoiser.LAYERED["five-layer"]

@@ -74,7 +74,8 @@ assert loaded.platforms == ("cpu", "cuda", "tpu")
 np.savez("y.npz", **{str(n): loaded.call(x[:n]) for n in (1, 3, 7)})
 """
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
-    found = np.load(tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as file:
+        found = dict(file)
     for n in (1, 3, 7):
         assert np.allclose(found[str(n)], by_hand(model, X[:n]), atol=1e-5)
 

@@ -10,15 +10,16 @@ from helpers import Linear, random_forest
 EPS = float(np.finfo(np.float32).eps)
 
 
-def test_200_random_trees_float32():
-    forest = random_forest(0)
+@pytest.mark.parametrize("trees", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_trees_float32(trees):
+    forest = random_forest(0, trees=trees)
     result = gbp.infer(forest.graph, tolerance=1e-5, iterations=200)
     mean, std = forest.compare(result)
     assert result.status is gbp.Status.CONVERGED
     assert result.guard == ()
     assert mean < 2e-5
     assert std < 2e-5
-    precise_along_one_direction()
+    precise_along_one_direction(trees)
 
 
 @pytest.mark.slow
@@ -31,12 +32,12 @@ def test_200_random_trees_float64(x64):
     assert result.log_evidence == pytest.approx(sum(d.log_evidence() for d in forest.dense), rel=1e-11)
 
 
-def precise_along_one_direction():
+def precise_along_one_direction(trees):
     """Natural parameters hold a block to eps times its condition number, no better: the limit stated in the docs.
 
     On the same trees, so that nothing is compiled again: part of the test above.
     """
-    forest = random_forest(2, across=0.0)
+    forest = random_forest(2, trees=trees, across=0.0)
     result = gbp.infer(forest.graph, tolerance=1e-4, iterations=200)
     condition = 1.0
     for model, members in zip(forest.dense, forest.members):
