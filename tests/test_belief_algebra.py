@@ -174,8 +174,12 @@ def test_with_the_batches_after_it_learnt_again_a_batch_was_never_there(monkeypa
         (i, forgotten) for i, forgotten in enumerate([False, True, False, True, False, False])
     ]
     learner.forget(5)  # and so it goes on
-    learner.forget(4)
+    learner.forget(2, again=[batches[4]])
     assert learner.batches == 2
+    assert [e.forgotten for e in learner.history()] == [False, True, True, True, False, True]
+    assert learner.update(x[:10], y[:10]).batch == 6  # no number is used twice
+    with pytest.raises(ValueError, match="there is no batch"):
+        learner.forget(9, again=[])
 
 
 def test_what_cannot_be_forgotten_changes_nothing():

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn import set_config
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -16,7 +15,7 @@ from sklearn.utils import estimator_checks
 
 import gbplearn as gbp
 from gbplearn import GBPClassifier, GBPDenoiser, GBPRegressor
-from gbplearn.estimators import _distinct, _room
+from gbplearn.tables import distinct, moments, roomy
 
 # Small: what is tested does not depend on how well they learn.
 SMALL = {"hidden_layers": [gbp.Dense(3, "leaky_relu", sigma=0.1)], "iterations": 30}
@@ -148,6 +147,16 @@ def test_examples_without_a_label():
     assert known.input_model_.count == 30
     numbers = np.where(np.arange(60) % 2, np.arange(60) % 3, np.nan)
     assert list(GBPClassifier(**SMALL).fit(x, numbers).classes_) == [0, 1, 2]
+    before = few.input_model_.count
+    few.partial_fit(x[:20], [None] * 20)  # they tell what inputs look like
+    assert few.input_model_.count == before + 20
+    assert few.learner_.batches == 1
+    names = [*y[:-2], np.nan, type("NAType", (), {})()]
+    assert list(GBPClassifier(**SMALL).fit(x, names).classes_) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="all of them names or all of them numbers"):
+        few.fit(x, ["a", 1] * 30)
+    with pytest.raises(ValueError, match="not what was given before"):
+        few.partial_fit(x, y, classes=["a", "b"])
     for nothing in (np.full(60, np.nan), np.array([None] * 60)):
         for kind in (GBPClassifier, GBPRegressor):
             with pytest.raises(ValueError, match="at all"):
@@ -162,7 +171,7 @@ def test_weights():
     b = GBPRegressor(**SMALL).fit(x[:15], y[:15]).predict(x)
     np.testing.assert_array_equal(a, b)
     rows = np.array([[1.0, np.nan], [2.0, 3.0], [1.0, np.nan], [2.0, 3.0], [2.0, 0.0]])
-    found, weight = _distinct(rows, np.array([1.0, 2.0, 0.5, 0.0, 4.0]))
+    found, weight = distinct(rows, np.array([1.0, 2.0, 0.5, 0.0, 4.0]))
     np.testing.assert_array_equal(found, [[1.0, np.nan], [2.0, 0.0], [2.0, 3.0]])
     np.testing.assert_array_equal(weight, [1.5, 4.0, 2.0])
 
@@ -217,12 +226,15 @@ def test_images():
     ("how", "x", "y", "saying"),
     [
         ({"image_shape": (2, 2, 1)}, np.zeros((4, 3)), [0, 1, 0, 1], "image_shape"),
+        ({"batch_size": 0}, np.zeros((4, 3)), [0, 1, 0, 1], "batch_size"),
+        ({"iterations": 1.5}, np.zeros((4, 3)), [0, 1, 0, 1], "iterations"),
         ({"hidden_layers": [3]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
         ({"hidden_layers": [gbp.SoftmaxObservation()]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
         ({}, np.full((4, 3), np.inf), [0, 1, 0, 1], "infinity"),
         ({}, np.zeros((4, 3)), [0, 1, 0], "inconsistent"),
         ({}, np.zeros((4, 3)), [1, 1, 1, 1], "2 classes"),
         ({}, np.zeros((4, 3)), [[0], ["b"], None, [1]], "y"),
+        ({"random_state": -1}, np.zeros((4, 3)), [0, 1, 0, 1], "random_state"),
     ],
 )
 def test_bad_input_is_refused(how, x, y, saying):
@@ -238,20 +250,44 @@ def test_what_is_asked_before_fit():
 
 
 def test_sizes_are_few_and_not_much_larger():
-    rooms = [_room(n) for n in range(1, 3000)]
+    rooms = [roomy(n) for n in range(1, 3000)]
     assert all(n <= r <= 1.15 * n + 1 for n, r in enumerate(rooms, 1))
     assert len(set(rooms)) < 100
-    assert _room(1437) == _room(1438)
+    assert roomy(1437) == roomy(1438)
 
 
-def test_frames_of_tables_keep_their_names():
-    """Names of columns are checked, as everywhere in scikit-learn."""
-    set_config(display="text")
+def test_what_was_learnt_stays_if_another_fit_fails(monkeypatch):
     x, y = plane(20)
-    reg = GBPRegressor(**SMALL).fit(x, y)
-    assert reg.n_features_in_ == 3
+    reg = GBPRegressor(**SMALL).fit(x, np.column_stack([y, y]))
+    expected = reg.predict(x)
+    bad = [(x[:, :2], None, None), (x, y, -np.ones(20)), (x[:, :2], np.full(20, np.inf), None)]
+    for inputs, values, weight in bad:
+        with pytest.raises(ValueError, match=r"y|weight"):
+            reg.fit(inputs, values, sample_weight=weight)
+        np.testing.assert_array_equal(reg.predict(x), expected)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gbp.Learner, "update", stop)
+    count = reg.input_model_.count
+    for learn in (reg.fit, reg.partial_fit):
+        with pytest.raises(KeyboardInterrupt):
+            learn(x, np.column_stack([y, y]))
+    monkeypatch.undo()
+    assert reg.input_model_.count == count
+    np.testing.assert_array_equal(reg.predict(x), expected)
     with pytest.raises(ValueError, match="3 features"):
         reg.predict(x[:, :2])
+    with pytest.raises(ValueError, match="feature 1 of X lies more than"):
+        reg.predict([[0, 1e30, 0]])
+
+
+def test_scales_may_be_tiny_and_far_away():
+    _, y = plane(50)
+    mean, scale = moments(np.column_stack([1e-12 * y, 2.4e6 + 1e-3 * y, np.full(50, 0.1)]), np.ones(50))
+    np.testing.assert_allclose(scale, [1e-12 * y.std(), 1e-3 * y.std(), 1], rtol=1e-5)
+    np.testing.assert_allclose(mean, [1e-12 * y.mean(), 2.4e6 + 1e-3 * y.mean(), 0.1])
 
 
 @pytest.mark.slow

@@ -17,9 +17,10 @@ def draws(n, seed=0):
 
 
 def learnt(x, seen=None, weight=None, model=None):
-    model = InputModel(x.shape[1]) if model is None else model
-    model.learn(x, np.ones(x.shape, bool) if seen is None else seen, np.ones(len(x)) if weight is None else weight)
-    return model
+    model = InputModel(np.zeros(x.shape[1]), np.ones(x.shape[1])) if model is None else model
+    return model.learnt(
+        x, np.ones(x.shape, bool) if seen is None else seen, np.ones(len(x)) if weight is None else weight
+    )
 
 
 def test_of_whole_examples_it_is_mean_and_covariance_with_pseudo_examples():
@@ -36,8 +37,10 @@ def test_of_whole_examples_it_is_mean_and_covariance_with_pseudo_examples():
 
 def test_a_stream_is_as_good_as_all_at_once():
     x, _ = draws(60)
-    model = learnt(x[:25])
-    learnt(x[25:], model=model)
+    first = learnt(x[:25])
+    before = first.covariance
+    model = learnt(x[25:], model=first)
+    np.testing.assert_array_equal(first.covariance, before)  # a model does not change
     np.testing.assert_allclose(model.covariance, learnt(x).covariance, atol=1e-12)
 
 
@@ -56,6 +59,17 @@ def test_missing_inputs_follow_from_the_others():
         variance = np.diagonal(c[np.ix_(u, u)] - gain @ c[np.ix_(u, o)].T)
         np.testing.assert_allclose(std[row, u], np.sqrt(variance), atol=1e-10)
         assert not std[row, o].any()
+
+
+def test_inputs_of_any_scale_are_the_same_to_it():
+    x, _ = draws(100)
+    shift, scale = np.array([1e6, 0.0, -5.0]), np.array([1.0, 1e-8, 30.0])
+    seen = np.random.default_rng(2).random(x.shape) > 0.3
+    scaled = learnt(shift + scale * x, seen, model=InputModel(shift, scale))
+    mean, std = scaled.fill(shift + scale * x, seen)
+    expected = learnt(x, seen).fill(x, seen)
+    np.testing.assert_allclose((mean - shift) / scale, expected[0], atol=1e-8)
+    np.testing.assert_allclose(std / scale, expected[1], atol=1e-8)
 
 
 def test_em_finds_the_covariance_although_a_third_is_missing():

@@ -14,7 +14,7 @@ def by_dense_solve(x, y, weight):
     n, k = x.shape
     rows = np.column_stack([x, np.ones(n), -np.eye(n)])  # x w + d - h
     lam = rows.T @ (weight[:, None] / SIGMA**2 * rows)
-    lam += np.diag(np.r_[np.full(k, 0.8**-2), 0.5**-2, weight / SEEN**2 + WIDE**-2])
+    lam += np.diag(np.r_[np.full(k, 0.8**-2), 0.5**-2, weight / SEEN**2 + weight / WIDE**2])
     return np.linalg.solve(lam, np.r_[np.zeros(k + 1), weight * y / SEEN**2])[: k + 1]
 
 
@@ -28,6 +28,23 @@ def test_a_weight_scales_all_that_an_example_says(x64):
         found = student.posterior
         np.testing.assert_allclose(found["dense/weight"].mean[:, o], expected[:3], atol=1e-6)
         np.testing.assert_allclose(found["dense/bias"].mean[o], expected[3], atol=1e-6)
+
+
+@pytest.mark.parametrize("off", [2.0, 2.5, 4.0])
+def test_a_robust_factor_of_weight_two_is_two_of_it(off):
+    """Its switch looks at the distance of one."""
+    found = []
+    for weight, copies in ((2.0, 1), (1.0, 2)):
+        graph = gbp.FactorGraph()
+        v = graph.variable("v", (1,), prior=gbp.Gaussian.from_moments(mean=0.0, std=0.1))
+        views = v[np.zeros(copies, int)]
+        graph.add(
+            gbp.Factor(lambda a: a, (views,), y=off, sigma=1.0, robust=gbp.Tukey(3.0), weight=weight, name="seen")
+        )
+        result = gbp.infer(graph, iterations=100)
+        found.append([float(result["v"].mean[0]), float(result["v"].std[0]), graph.energy(result)["seen"]])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
+    assert found[0][2] == pytest.approx(min(off - found[0][0], 3.0) ** 2, rel=1e-4)
 
 
 def test_a_weight_of_zero_is_not_there():
@@ -135,3 +152,6 @@ def test_the_last_round_that_ended_well_counts():
     assert [line.split(",")[0] for line in joined.guard] == ["round 1", "round 3"]
     assert joined.iterations == sum(r.iterations for r in (bad, limit, bad))
     assert ended_badly(joined_rounds([bad, bad]))
+    trace = dataclasses.replace(good.trace, residual=np.full_like(good.trace.residual, np.nan))
+    lost = dataclasses.replace(bad, status=gbp.Status.DIVERGED, trace=trace)
+    assert joined_rounds([limit, lost]).residual == limit.residual

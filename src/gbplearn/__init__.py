@@ -1,5 +1,6 @@
 """gbplearn: learn deep factor graphs with Gaussian belief propagation. Your posterior is the next prior."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from . import native
@@ -118,7 +119,7 @@ __all__ = [
     "write_g2o",
 ]
 
-# They need scikit-learn, which is imported when one of them is asked for.
+# Imported when one of them is asked for: they take scikit-learn, the first two cannot do without.
 _ESTIMATORS = {"GBPClassifier": "estimators", "GBPRegressor": "estimators", "GBPDenoiser": "denoising.denoiser"}
 
 
@@ -128,6 +129,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f".{_ESTIMATORS[name]}", __name__), name)
+
+
+if find_spec("sklearn") is None:
+    __all__ = [name for name in __all__ if name not in ("GBPClassifier", "GBPRegressor")]
 
 
 def __dir__() -> list[str]:

@@ -43,7 +43,7 @@ def joined_rounds(results: Sequence[Result]) -> Result:
     return dataclasses.replace(
         results[chosen],
         iterations=sum(r.iterations for r in results),
-        trace=Trace.joined([r.trace for r in results]),
+        trace=Trace.joined([r.trace for r in results[: chosen + 1]]),
         guard=tuple(which + line for which, line in told),
     )
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
 
 from .batch import PREDICT_SIZES
+from .compiling import release_memory
 from .gaussian import Gaussian
 from .input_model import InputModel
 from .layers.dense import Dense
@@ -27,15 +29,17 @@ from .update_report import Report
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.exceptions import ConvergenceWarning, NotFittedError
-    from sklearn.utils import check_random_state, column_or_1d
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
+
+    from .tables import distinct, example_weights, labels_of, moments, roomy, values_of
 except ImportError as error:
     raise ImportError(
         "GBPClassifier and GBPRegressor need scikit-learn 1.6 or newer: pip install scikit-learn"
     ) from error
 
 _SIGMA = 0.05  # of the layers that are there by default
+_FAR = 1e9  # standard deviations, beyond which float32 has nothing to say
 _FEWEST = 50  # a batch that ends badly is learnt in halves, unless it has no more examples than these
 
 
@@ -66,6 +70,14 @@ class _GBPEstimator(BaseEstimator):
         tags.input_tags.allow_nan = True
         return tags
 
+    def _anew(self) -> Self:
+        """To be fitted in its place: what was fitted before stays if that fails."""
+        return copy.copy(self)
+
+    def _become(self, old: Self) -> Self:
+        old.__dict__.update(self.__dict__)
+        return old
+
     # Inputs.
 
     def _inputs(self, X: Any, first: bool) -> np.ndarray:
@@ -76,19 +88,26 @@ class _GBPEstimator(BaseEstimator):
 
     def _begin(self, x: np.ndarray, weight: np.ndarray, outputs: int) -> None:
         """Scales, a model of the inputs, and a learner that knows nothing."""
+        for name in ("iterations", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 2:
+                raise ValueError(f"{name} must be a whole number >= 2, got {value!r}")
         seed = self.random_state
         if not isinstance(seed, numbers.Integral):
             seed = check_random_state(seed).randint(2**31)
+        if int(seed) < 0:
+            raise ValueError(f"random_state must be >= 0, got {seed}")
         shape = (x.shape[1],) if self.image_shape is None else tuple(self.image_shape)
         net = Sequential(*self._hidden(), *self._head(outputs), input_shape=shape)
         self.learner_ = Learner(net, iterations=self.iterations, seed=int(seed))
         self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])
+        self.input_model_ = InputModel(*moments(x, weight))
         if self.standardise:
             # The pixels of an image have one scale, so that filters see the same everywhere.
             channels = x.shape[1] if self.image_shape is None else self.image_shape[-1]
-            mean, scale = _moments(x.reshape(-1, channels), np.repeat(weight, x.shape[1] // channels))
+            mean, scale = moments(x.reshape(-1, channels), np.repeat(weight, x.shape[1] // channels))
             self.mean_, self.scale_ = (np.tile(a, x.shape[1] // channels) for a in (mean, scale))
-        self.input_model_ = InputModel(x.shape[1])
+            self.input_model_ = InputModel(*moments((x - self.mean_) / self.scale_, weight))
         self.reports_: list[Report] = []
 
     def _hidden(self) -> tuple[Layer, ...]:
@@ -106,14 +125,18 @@ class _GBPEstimator(BaseEstimator):
 
     def _scaled(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         seen = ~np.isnan(x)
-        return np.where(seen, (x - self.mean_) / self.scale_, 0), seen
+        z = np.where(seen, (x - self.mean_) / self.scale_, 0)
+        far = np.abs(z).max(0) > _FAR
+        if far.any():
+            raise ValueError(f"feature {int(far.argmax())} of X lies more than {_FAR:g} standard deviations away")
+        return z, seen
 
-    def _given(self, x: np.ndarray, seen: np.ndarray) -> dict[str, Any]:
+    def _given(self, x: np.ndarray, seen: np.ndarray, inputs: InputModel) -> dict[str, Any]:
         """Arguments of the learner: what is missing has the belief that the rest and the model of the inputs give."""
         shape = (len(x), *self.learner_.input_shape)
         if seen.all():
             return {"x": x.reshape(shape)}
-        mean, std = self.input_model_.fill(x, seen)
+        mean, std = inputs.fill(x, seen)
         prior = Gaussian.from_moments(mean=jnp.asarray(mean), std=jnp.asarray(np.where(seen, 1, np.maximum(std, 1e-3))))
         return {
             "x": x.reshape(shape),
@@ -130,8 +153,9 @@ class _GBPEstimator(BaseEstimator):
         count = -(-len(x) // self.batch_size)
         failed = 0
         for rows in progress(np.array_split(order, count), "fit"):
-            self.input_model_.learn(z[rows], seen[rows], weight[rows])
-            failed += self._update(z, seen, y, known, weight, rows)
+            inputs = self.input_model_.learnt(z[rows], seen[rows], weight[rows])
+            failed += self._update(z, seen, y, known, weight, rows, inputs)
+            self.input_model_ = inputs
         if failed:
             warnings.warn(
                 f"inference ended badly for {failed} of {len(x)} examples, which were left out: see reports_",
@@ -139,31 +163,36 @@ class _GBPEstimator(BaseEstimator):
                 stacklevel=4,
             )
 
-    def _update(self, z: np.ndarray, seen: np.ndarray, y: Any, known: Any, weight: Any, rows: np.ndarray) -> int:
+    def _update(
+        self, z: np.ndarray, seen: np.ndarray, y: Any, known: Any, weight: Any, rows: np.ndarray, inputs: InputModel
+    ) -> int:
         """Learn from some of the examples; how many were left out."""
         if not known[rows].any():
             return 0  # nothing to learn but what inputs look like
         learner = self.learner_
-        size = _room(len(rows))
-        if size not in learner._sizes:  # examples of other folds, a few more or fewer, then share the compiled program
+        size = roomy(len(rows))
+        new = size not in learner._sizes
+        if new:  # examples of other folds, a few more or fewer, then share the compiled program
             learner._sizes.append(size)
-        report = learner.update(
-            y=y[rows], y_observed=known[rows], sample_weight=weight[rows], **self._given(z[rows], seen[rows])
-        )
+        given = self._given(z[rows], seen[rows], inputs)
+        report = learner.update(y=y[rows], y_observed=known[rows], sample_weight=weight[rows], **given)
+        if new:
+            release_memory()
         self.reports_.append(report)
         if report.accepted:
             return 0
         if len(rows) <= _FEWEST:
             return len(rows)
         halves = np.array_split(rows, 2)
-        return sum(self._update(z, seen, y, known, weight, half) for half in halves)
+        return sum(self._update(z, seen, y, known, weight, half, inputs) for half in halves)
 
     def _ask(self, X: Any, parameters: str) -> Gaussian:
         check_is_fitted(self, "learner_")
-        z, seen = self._scaled(self._inputs(X, first=False))
+        given = self._given(*self._scaled(self._inputs(X, first=False)), self.input_model_)
         # One program for any number of examples: none depends on the others, not even in its last digit.
-        rows = np.minimum(np.arange(-(-len(z) // PREDICT_SIZES[-1]) * PREDICT_SIZES[-1]), len(z) - 1)
-        return self.learner_.predict(**self._given(z[rows], seen[rows]), parameters=parameters)[: len(z)]
+        count = len(given["x"])
+        rows = np.minimum(np.arange(-(-count // PREDICT_SIZES[-1]) * PREDICT_SIZES[-1]), count - 1)
+        return self.learner_.predict(**{name: a[rows] for name, a in given.items()}, parameters=parameters)[:count]
 
 
 class GBPClassifier(ClassifierMixin, _GBPEstimator):
@@ -201,7 +230,7 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
         - `X`: `(examples, features)`; `y`: a class for each.
         - `sample_weight`: 2 is the same as an example that occurs twice.
         """
-        return self._learn_labels(X, y, None, sample_weight, first=True)
+        return self._anew()._learn_labels(X, y, None, sample_weight, first=True)._become(self)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> GBPClassifier:
         """Learn more: what is known is the prior.
@@ -210,23 +239,29 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
 
         - `classes`: all that there will be; needed in the first call, if not all of them are in its `y`.
         """
-        return self._learn_labels(X, y, classes, sample_weight, first=not hasattr(self, "learner_"))
+        if not hasattr(self, "learner_"):
+            return self._anew()._learn_labels(X, y, classes, sample_weight, first=True)._become(self)
+        return self._learn_labels(X, y, classes, sample_weight, first=False)
 
     def _learn_labels(self, X: Any, y: Any, classes: Any, sample_weight: Any, first: bool) -> GBPClassifier:
         x = self._inputs(X, first)
-        labels, known = _labels(y, len(x), type(self).__name__)
-        weight = _weights(sample_weight, x)
+        labels, known = labels_of(y, len(x), type(self).__name__)
+        weight = example_weights(sample_weight, x)
+        named = None if classes is None else np.unique(np.asarray(classes))
         if first:
-            self.classes_ = np.unique(labels[known & (weight > 0)] if classes is None else np.asarray(classes))
+            _check_some(known, weight)
+            self.classes_ = np.unique(labels[known & (weight > 0)]) if named is None else named
             if len(self.classes_) < 2:
                 raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class")
+        elif named is not None and not np.array_equal(named, self.classes_):
+            raise ValueError(f"classes={named} is not what was given before, {self.classes_}")
         number = np.searchsorted(self.classes_, labels[known])
         strange = self.classes_[np.minimum(number, len(self.classes_) - 1)] != labels[known]
         if (strange & (weight[known] > 0)).any():
             raise ValueError(f"y has classes that are not among {self.classes_}: give all of them, classes=")
         targets = np.zeros(len(x))
         targets[known] = np.where(strange, 0, number)
-        x, targets, known, weight = _distinct(x, targets, known, weight)
+        x, targets, known, weight = distinct(x, targets, known, weight)
         if first:
             self._begin(x, weight, len(self.classes_))
         self._learn(x, targets, known, weight)
@@ -272,23 +307,27 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GBPRegressor:
         """Learn from scratch. `y`: `(examples,)`, or `(examples, targets)`; `sample_weight`: 2 is the same as twice."""
-        return self._learn_values(X, y, sample_weight, first=True)
+        return self._anew()._learn_values(X, y, sample_weight, first=True)._become(self)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GBPRegressor:
         """Learn more: what is known is the prior."""
-        return self._learn_values(X, y, sample_weight, first=not hasattr(self, "learner_"))
+        if not hasattr(self, "learner_"):
+            return self.fit(X, y, sample_weight)
+        return self._learn_values(X, y, sample_weight, first=False)
 
     def _learn_values(self, X: Any, y: Any, sample_weight: Any, first: bool) -> GBPRegressor:
         x = self._inputs(X, first)
-        values = _values(y, len(x), type(self).__name__)
+        values = values_of(y, len(x), type(self).__name__)
         if first:
             self._flat = values.ndim == 1
         values = values.reshape(len(x), -1)
-        weight = _weights(sample_weight, x)
-        x, values, weight = _distinct(x, values, weight)
+        weight = example_weights(sample_weight, x)
+        if first:
+            _check_some(np.any(~np.isnan(values), axis=1), weight)
+        x, values, weight = distinct(x, values, weight)
         if first:
             self._begin(x, weight, values.shape[1])
-            self._y_mean, self._y_scale = _moments(values, weight)
+            self._y_mean, self._y_scale = moments(values, weight)
         if values.shape[1] != len(self._y_mean):
             raise ValueError(f"y has {values.shape[1]} targets, the regressor has learnt {len(self._y_mean)}")
         known = ~np.isnan(values)
@@ -323,92 +362,6 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
         return mean, np.hypot(std[:, 0] if self._flat else std, self.noise_)
 
 
-def _room(n: int) -> int:
-    """A number of rows that is not much larger, of which there are few."""
-    step = 2 ** max(0, n.bit_length() - 4)
-    return -(-n // step) * step
-
-
-def _moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column, without NaN; 1 where nothing varies."""
-    seen = ~np.isnan(values)
-    total = np.maximum((weight[:, None] * seen).sum(0), np.finfo(float).tiny)
-    wide = weight[:, None] * np.where(seen, values, 0)
-    mean = wide.sum(0) / total
-    off = np.where(seen, values - mean, 0)
-    std = np.sqrt((weight[:, None] * off**2).sum(0) / total)
-    return mean, np.where(std > 1e-9 * np.maximum(1, np.abs(mean)), std, 1.0)
-
-
-def _weights(sample_weight: Any, x: np.ndarray) -> np.ndarray:
-    weight = np.asarray(_check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True))
-    if not weight.any():
-        raise ValueError("sample_weight is zero for all examples: at least one must count")
-    return weight
-
-
-def _distinct(x: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-    """Examples that are different; the weights (last column) of equal ones are added up: twice is a weight of 2."""
-    counts = columns[-1] > 0
-    parts = [a[counts].reshape(int(counts.sum()), -1).astype(float) for a in (x, *columns[:-1])]
-    table = np.concatenate(parts, 1)
-    # NaN is equal to NaN here: what is missing is missing.
-    keys = np.concatenate([np.nan_to_num(table, nan=0.0), np.isnan(table)], 1)
-    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    weight = np.bincount(which.ravel(), weights=columns[-1][counts])
-    return [a[counts][first] for a in (x, *columns[:-1])] + [weight]
-
-
-def _required(y: Any, name: str) -> None:
-    if y is None:
-        raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None.")
-
-
-def _labels(y: Any, count: int, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels as an array, and which of them are known: those that are not None or NaN."""
-    _required(y, name)
-    labels = column_or_1d(y, warn=True)
-    _check_length(labels, count)
-    if labels.dtype == object:
-        unknown = np.array([v is None or (isinstance(v, float) and math.isnan(v)) for v in labels])
-    else:
-        unknown = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(count, bool)
-    if unknown.all():
-        raise ValueError("y has no label at all: at least some examples must have one")
-    known = labels[~unknown]
-    if labels.dtype.kind == "f" and not np.isfinite(known).all():
-        raise ValueError("Input y contains infinity or a value too large.")
-    if known.dtype == object:
-        try:
-            labels, known = labels.copy(), np.array(known.tolist())
-        except ValueError:
-            raise ValueError("y must be one class for each example") from None
-        full = np.zeros(count, known.dtype)
-        full[~unknown] = known
-        labels = full
-    check_classification_targets(known)
-    return labels, ~unknown
-
-
-def _values(y: Any, count: int, name: str) -> np.ndarray:
-    """Targets as numbers, NaN where they are not known."""
-    _required(y, name)
-    try:
-        values = np.asarray(y, float)
-    except (TypeError, ValueError):
-        raise ValueError("y must be numbers, NaN or None where they are not known") from None
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = column_or_1d(values, warn=True)
-    if values.ndim not in (1, 2):
-        raise ValueError(f"y must be (examples,) or (examples, targets), got shape {values.shape}")
-    _check_length(values, count)
-    if np.isinf(values).any():
-        raise ValueError("Input y contains infinity or a value too large.")
-    if np.isnan(values).all():
-        raise ValueError("y has no value at all: at least some examples must have one")
-    return values
-
-
-def _check_length(y: np.ndarray, count: int) -> None:
-    if len(y) != count:
-        raise ValueError(f"Found input variables with inconsistent numbers of samples: {[count, len(y)]}")
+def _check_some(known: np.ndarray, weight: np.ndarray) -> None:
+    if not (known & (weight > 0)).any():
+        raise ValueError("y has no label at all: at least some examples, of a weight that is not 0, must have one")

@@ -31,24 +31,26 @@ def forget_and_learn_again(learner: Learner, batch: int, again: Iterable[Any]) -
 
     All of it, or nothing: on an error, and on an interruption, the learner is what it was.
     """
-    held = {**learner.__dict__, "_history": copy.deepcopy(learner._history)}
+    held, count = {**learner.__dict__, "_history": copy.deepcopy(learner._history)}, learner._history.count
+    learner._history.check_recorded(batch)
     later = [e for e in learner._history.entries if e.batch > batch and not e.forgotten]
+    batches = [batch_arguments(b) for b in again]
+    sizes = [len(np.asarray(b["x"])) for b in batches]
+    if sizes != [e.examples for e in later]:
+        raise ValueError(
+            f"again must be the {len(later)} batches after {batch}, of {[e.examples for e in later]} examples, "
+            f"got {sizes}"
+        )
     try:
         for entry in reversed(later):
             forget_batch(learner, entry.batch)
         forget_batch(learner, batch)
-        batches = [batch_arguments(b) for b in again]
-        sizes = [len(np.asarray(b["x"])) for b in batches]
-        if sizes != [e.examples for e in later]:
-            raise ValueError(
-                f"again must be the {len(later)} batches after {batch}, of {[e.examples for e in later]} examples, "
-                f"got {sizes}"
-            )
         learner._history.go_back(batch)
         for entry, arguments in progress(list(zip(later, batches)), "learn again"):
             learner._history.skip_to(entry.batch)
             if not learner.update(**arguments).accepted:
                 raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
+        learner._history.skip_to(count)
     except BaseException:
         learner.__dict__.update(held)
         raise

@@ -186,15 +186,14 @@ class Group(eqx.Module):
 
     def measure(self, residual: Float[Array, "f m"]) -> Measured:
         """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
-        squares = self._squared_distances(residual)
         if self.robust is None:
-            energy = 0.5 * jnp.sum(squares)
+            energy = 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)))
             if self.noise_prior is not None:
                 energy = energy + self.noise_prior.energy(self.noise[0, 0], self.measurements())
             return Measured(energy, self.weights(), jnp.zeros((), residual.dtype))
-        summed, shape = self._over_switches(squares)
+        summed, weight, shape = self._over_switches(residual)
         scale = self.robust.scale(summed)
-        energy = jnp.sum(self.robust.energy(summed))
+        energy = jnp.sum(weight * self.robust.energy(summed))
         wide = jnp.broadcast_to(scale, shape).reshape(residual.shape[0], -1)
         if self.weight is not None:
             wide = wide * self.weight
@@ -202,20 +201,31 @@ class Group(eqx.Module):
 
     def energies(self, residual: Float[Array, "f m"]) -> Float[Array, " f"]:
         """Energy of each factor; those with a common switch have equal shares."""
-        squares = self._squared_distances(residual)
         if self.robust is None:
-            return 0.5 * jnp.sum(squares, 1)
-        summed, shape = self._over_switches(squares)
-        shares = self.robust.energy(summed) * (summed.size / math.prod(shape))
+            return 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)), 1)
+        summed, weight, shape = self._over_switches(residual)
+        shares = weight * self.robust.energy(summed) * (summed.size / math.prod(shape))
         return jnp.broadcast_to(shares, shape).reshape(residual.shape[0], -1).sum(1)
 
-    def _over_switches(self, squares: Array) -> tuple[Array, tuple[int, ...]]:
-        """Squared distances summed over the axes that have one robust switch, and the shape of all switches."""
+    def _over_switches(self, residual: Float[Array, "f m"]) -> tuple[Array, Array | float, tuple[int, ...]]:
+        """Squared distances summed over what has one robust switch, weights of the switches, and the shape of all.
+
+        Energies are `w rho(d²)`, as of `w` factors that are equal: what has no weight does not count in `d²`, and a
+        switch has the largest weight of what it sums up.
+        """
+        squares = self._squared_distances(residual)
         if squares.shape[1] == self.outputs and self.outputs > 1:
             axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
         else:
             axes, shape = tuple(a for a in self.switch_axes if a < len(self.grid)), self.grid
-        return jnp.sum(squares.reshape(shape), axes, keepdims=True), shape
+        if self.weight is None:
+            return jnp.sum(squares.reshape(shape), axes, keepdims=True), 1.0, shape
+        weight = jnp.broadcast_to(self.weight, squares.shape).reshape(shape)
+        there = jnp.where(weight > 0, squares.reshape(shape), 0)
+        return jnp.sum(there, axes, keepdims=True), jnp.max(weight, axes, keepdims=True), shape
+
+    def _weighted(self, squares: Array) -> Array:
+        return squares if self.weight is None else squares * self.weight
 
     def weights(self) -> Array | None:
         """The weight of each measurement `(F, M)`; None for 1."""
@@ -228,14 +238,12 @@ class Group(eqx.Module):
         return jnp.sum(jnp.broadcast_to(self.weight, (self.factors, 1))) * self.outputs
 
     def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
-        """Weighted squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""
+        """Squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""
         if self.noise.ndim == 2:
-            squares = residual * residual / self.noise
-            return squares if self.weight is None else squares * self.weight
+            return residual * residual / self.noise
         covariance = jnp.broadcast_to(self.noise, (residual.shape[0], *self.noise.shape[1:]))
         solved = linalg.spd_solve(covariance, residual[..., None])[..., 0]
-        squares = jnp.sum(residual * solved, 1, keepdims=True)
-        return squares if self.weight is None else squares * self.weight
+        return jnp.sum(residual * solved, 1, keepdims=True)
 
     def covariance(self) -> Float[Array, "f m m"]:
         """Noise covariance as matrices."""

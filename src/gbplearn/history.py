@@ -106,6 +106,18 @@ class History:
         place = batch - self.count + len(self.entries)
         self.entries[place] = dataclasses.replace(self.entries[place], **changes)
 
+    def check_recorded(self, batch: int) -> BatchRecord:
+        """A batch by its number; a `ValueError` says why it cannot be forgotten."""
+        first = self.count - len(self.entries)
+        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not first <= batch < self.count:
+            raise ValueError(f"there is no batch {batch!r}: those from {first} to {self.count - 1} are remembered")
+        told = self.entries[batch - first]
+        if told.forgotten:
+            raise ValueError(f"batch {batch} has been forgotten already")
+        if not told.recorded:
+            raise ValueError(f"batch {batch} was not recorded: Learner(..., record=True)")
+        return told
+
     def without(
         self, batch: int, now: Before, prior: Mapping[str, Gaussian], filtering: Filtering
     ) -> tuple[Before, BatchRecord]:
@@ -115,14 +127,7 @@ class History:
 
         - `now`: what is known; `prior`: what was known before all batches.
         """
-        first = self.count - len(self.entries)
-        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not first <= batch < self.count:
-            raise ValueError(f"there is no batch {batch!r}: those from {first} to {self.count - 1} are remembered")
-        told = self.entries[batch - first]
-        if told.forgotten:
-            raise ValueError(f"batch {batch} has been forgotten already")
-        if not told.recorded:
-            raise ValueError(f"batch {batch} was not recorded: Learner(..., record=True)")
+        told = self.check_recorded(batch)
         if self.before is not None and batch == self.count - 1:
             return self.before, told
         if not filtering.trivial:
@@ -163,3 +168,5 @@ class History:
         while self.count < batch:
             self.entries.append(self._aside[self.count])
             self.count += 1
+        if batch > max(self._aside, default=0):
+            self._aside = {}

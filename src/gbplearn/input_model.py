@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -15,19 +17,20 @@ _PRIOR_COUNT = 10.0
 
 
 class InputModel:
-    """`x ~ N(m, C)` for standardised inputs, from which missing ones follow given the others.
+    """`(x - shift) / scale ~ N(m, C)`, from which missing inputs follow given the others.
 
     Sums over examples are all that is kept, so that it learns from a stream. With `k` pseudo-examples `N(0, I)`,
 
         m = sum_n w_n E[x_n] / (k + sum_n w_n)
         C = (k I + k m m' + sum_n w_n E[(x_n - m) (x_n - m)']) / (k + sum_n w_n)
 
-    where expectations over what is missing are those of the model before (the EM algorithm): with `o` observed and `u`
+    (in these units), where expectations over what is missing are those of the model before (the EM algorithm): with `o` observed and `u`
     not, `E[x_u] = m_u - P_uu^-1 P_uo (x_o - m_o)` and `cov[x_u] = P_uu^-1`, where `P = C^-1`.
     """
 
-    def __init__(self, inputs: int):
-        self.joint = inputs <= MOST_JOINT
+    def __init__(self, shift: Float[np.ndarray, " inputs"], scale: Float[np.ndarray, " inputs"]):
+        inputs = len(shift)
+        self.shift, self.scale, self.joint = shift, scale, inputs <= MOST_JOINT
         self.count, self.sum = 0.0, np.zeros(inputs)
         self.squares = np.zeros((inputs, inputs) if self.joint else inputs)
 
@@ -44,15 +47,16 @@ class InputModel:
             return (_PRIOR_COUNT + self.squares) / total - m * m
         return (_PRIOR_COUNT * np.eye(len(m)) + self.squares) / total - np.outer(m, m)
 
-    def learn(self, x: Inputs, seen: Seen, weight: Float[np.ndarray, " examples"], rounds: int = 10) -> None:
-        """Add examples to what is known: `rounds` of EM if some of their parts are missing."""
-        before = self.count, self.sum, self.squares
+    def learnt(self, x: Inputs, seen: Seen, weight: Float[np.ndarray, " examples"], rounds: int = 10) -> InputModel:
+        """What is known with more examples: `rounds` of EM if some of their parts are missing."""
+        out, x = copy.copy(self), (x - self.shift) / self.scale
         for _ in range(1 if seen.all() else rounds):
-            filled, extra = self._expected(x, seen, weight)
+            filled, extra = out._expected(x, seen, weight)
             wide = weight[:, None] * filled
             squares = filled.T @ wide + extra if self.joint else (filled * wide).sum(0) + extra
-            self.count, self.sum = before[0] + weight.sum(), before[1] + wide.sum(0)
-            self.squares = before[2] + squares
+            out.count, out.sum = self.count + weight.sum(), self.sum + wide.sum(0)
+            out.squares = self.squares + squares
+        return out
 
     def _expected(self, x: Inputs, seen: Seen, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`E[x_n]`, and the sum of `w_n cov[x_n]`."""
@@ -68,13 +72,15 @@ class InputModel:
 
     def fill(self, x: Inputs, seen: Seen) -> tuple[Inputs, Inputs]:
         """Means and standard deviations of all inputs given those that were observed (of these: 0)."""
-        mean, std = np.where(seen, x, self.mean), np.zeros(x.shape)
         if not self.joint:
-            return mean, np.where(seen, 0, np.sqrt(self.covariance))
+            usual = self.shift + self.scale * self.mean, self.scale * np.sqrt(self.covariance)
+            return np.where(seen, x, usual[0]), np.where(seen, 0, usual[1])
+        mean, std = np.array(x), np.zeros(x.shape)
         precision = np.linalg.inv(self.covariance)
         for n in np.flatnonzero(~seen.all(1)):
-            mean[n], u, covariance = _given(precision, self.mean, x[n], seen[n])
-            std[n, u] = np.sqrt(np.diagonal(covariance))
+            told, u, covariance = _given(precision, self.mean, (x[n] - self.shift) / self.scale, seen[n])
+            mean[n, u] = self.shift[u] + self.scale[u] * told[u]
+            std[n, u] = self.scale[u] * np.sqrt(np.diagonal(covariance))
         return mean, std
 
 

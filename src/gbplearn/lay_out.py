@@ -86,7 +86,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         graph.variable(
             site.variable,
             (batch.size, *plan.shapes[site.variable]),
-            prior=Gaussian.from_moments(mean=0.0, std=site.layer.prior),
+            prior=_activation_prior(site.layer.prior, batch, len(plan.shapes[site.variable])),
             start=plan.activations.get(site.variable),
         )
     if plan.factors is not None:
@@ -112,6 +112,15 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         else:
             raise TypeError(f"layer '{site.name}' is neither a Transform, an Observation nor a Relation")
     return graph
+
+
+def _activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:
+    """Of an example that counts twice, it counts twice as well; one number for all where no example does."""
+    prior = Gaussian.from_moments(mean=0.0, std=std)
+    if batch.weight is None or np.isin(batch.weight, (0, 1)).all():
+        return prior
+    weight = np.where(batch.weight > 0, batch.weight, 1).reshape(-1, *(1,) * axes)
+    return Gaussian.from_moments(mean=np.zeros(weight.shape), std=std / np.sqrt(weight))
 
 
 def _of_layer(site: Site, priors: Mapping[str, Gaussian]) -> list[str]:

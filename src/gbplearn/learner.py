@@ -322,7 +322,8 @@ class Learner:
         if x is None:
             if y is None or x_observed is not None:
                 raise ValueError("query needs x or y" if y is None else "x_observed needs x")
-            x, x_observed = np.zeros((len(np.atleast_1d(y)), *self.input_shape)), False
+            y = np.atleast_1d(np.asarray(y))
+            x, x_observed = np.zeros((len(y), *self.input_shape)), False
         batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
         return answer(self, batch, parameters, wanted)
 

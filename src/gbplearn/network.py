@@ -329,7 +329,10 @@ class Sequential:
             if results:
                 known = {name: results[-1][name] for name in self._parameters(batch.x.shape[1:])}
                 fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
-                now = infer(fixed, iterations=200, damping=0.5).noise
+                told = infer(fixed, iterations=200, damping=0.5, throw=False)
+                if told.status is Status.DIVERGED:
+                    break
+                now = told.noise
             graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
             before = results[-1] if results else begin(graph)
             found = infer(graph, iterations=share, init=before, seed=seed + i, **options)

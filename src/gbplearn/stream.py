@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .gaussian import Gaussian
 from .report.progress import progress
 from .update_report import Report
 
 if TYPE_CHECKING:
     from .learner import Learner
 
-_PARTS = ("x", "y", "x_observed", "y_observed", "sample_weight")
+_PARTS = ("x", "y", "x_observed", "y_observed", "sample_weight", "x_prior")
 
 
 def learn_stream(learner: Learner, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> None:
@@ -46,7 +47,7 @@ def batch_arguments(batch: Any) -> dict[str, Any]:
         named = dict(zip(_PARTS, batch))
     else:
         named = {"x": batch}
-    return {name: None if value is None else np.asarray(value) for name, value in named.items()}
+    return {n: v if v is None or isinstance(v, Gaussian) else np.asarray(v) for n, v in named.items()}
 
 
 class DriftAlarm:

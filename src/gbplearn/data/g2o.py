@@ -156,6 +156,10 @@ def _positive_definite(matrix: np.ndarray) -> bool:
 def write_g2o(path: str | Path, graph: PoseGraph) -> None:
     """Write a pose graph, to the last digit: to read it gives the same. The file appears whole or not at all."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write the pose graph: there is no folder {path.parent}")
+    if not all(np.isfinite(a).all() for a in (graph.poses, graph.measurements, graph.information)):
+        raise ValueError("cannot write the pose graph: it holds NaN or infinity")
     size = graph.poses.shape[1]
     vertex, edge = (next(tag for tag, n in tags.items() if n == size) for tags in (_VERTEX, _EDGE))
 

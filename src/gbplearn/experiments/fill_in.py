@@ -65,7 +65,7 @@ def fill_in(learners: Sequence[Learner], x: np.ndarray, seen: np.ndarray, how: s
 
 
 def linear_limit(x: np.ndarray, seen: np.ndarray, test_x: np.ndarray) -> np.ndarray:
-    """What a Gaussian fitted to all training images expects of hidden pixels: no linear network can know more."""
+    """What a Gaussian fitted to all training images expects of hidden pixels: what a linear network aims at."""
     train, test, s = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1), seen.ravel()
     mean, cov = train.mean(0), np.cov(train.T) + 1e-3 * np.eye(train.shape[1])
     gain = np.linalg.solve(cov[np.ix_(s, s)], cov[np.ix_(s, ~s)])
