@@ -188,8 +188,7 @@ def _joined(
             edges[end] = edges.get(end, 0) + count
         links += [Link(end, len(boxes), count, end in silent) for end, count in edges.items()]
         loud = sum(count for end, count in edges.items() if end not in silent)
-        lines = (f"{_counted(factor.factors, 'factor')}, {_counted(loud, 'edge')}",)
-        boxes.append(Box(factor.name, lines, ("factor",)))
+        boxes.append(Box(factor.name, (_counted(factor.factors, "factor"), _counted(loud, "edge")), ("factor",)))
     drawing = Drawing(title, tuple(boxes), tuple(links))
     if path is not None:
         drawing.save(path)

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-_BESIDE, _BETWEEN = 18.0, 42.0  # from box to box in a layer, and from layer to layer
+_BESIDE, _BETWEEN = 18.0, 34.0  # from box to box in a layer, and from layer to layer
 _SWEEPS = 8
 
 
@@ -64,7 +64,7 @@ def lay_out(
             side = -1 if sweep % 2 == 0 else 1
             wanted = {box: _wanted(box, side, at, neighbours, depth, beside) for box in layer}
             layer.sort(key=lambda box: (wanted[box], box))
-            weights = [1.0 if box in beside else 1e3 for box in layer]
+            weights = [1.0 if box in beside else 1e6 for box in layer]
             for box, place in zip(layer, _apart([wanted[b] for b in layer], [long[b] for b in layer], weights)):
                 at[box] = place
     first = min((at[b] - long[b] / 2 for b in range(len(sizes))), default=0.0)

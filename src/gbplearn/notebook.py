@@ -76,6 +76,7 @@ def _beliefs(what: str, beliefs: Mapping[str, Gaussian]) -> str:
     rows = []
     for name, belief in beliefs.items():
         mean, std = np.asarray(belief.mean), np.asarray(belief.std)
+        std = np.where(std < 1e-9, 0.0, std)  # observed
         shape = " × ".join(map(str, belief.shape))
         rows.append((name, shape, _range(mean), _range(std)))
     return _rows((what, "shape", "mean", "standard deviation"), rows)

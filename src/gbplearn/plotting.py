@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .inference import Result
 
 _MOST_LINES, _MOST_FILTERS, _MOST_POINTS = 12, 16, 2000
+_FEW = 30  # values that are shown one by one
 _STYLES = ("-", "--", ":", "-.")
 
 
@@ -31,20 +32,20 @@ def _figure(width: float, height: float) -> Figure:
 def plot_result(result: Result) -> Figure:
     """Residual, and energy of each group and of the priors, over the iterations."""
     figure = _figure(9, 3.6)
+    from matplotlib.ticker import MaxNLocator
+
     from .report.figures import BLUE, GREEN, GREY, ORANGE
 
     left, right = figure.subplots(1, 2)
     trace, steps = result.trace, np.arange(1, len(result.trace.residual) + 1)
-    left.plot(steps, _positive(trace.residual), color=BLUE, label="residual")
+    left.plot(steps, _shown(trace.residual), color=BLUE, label="residual")
     left.set_yscale("log")
     left.set_title("largest change of a belief", fontsize=10)
     energies = _largest({**trace.energy, "priors": trace.prior_energy})
     for i, (name, energy) in enumerate(energies.items()):
         colour, style = (BLUE, ORANGE, GREEN, GREY)[i % 4], _STYLES[i // 4 % 4]
-        right.plot(steps, _finite(energy), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
-    together = np.concatenate([_finite(e) for e in energies.values()])
-    if len(together) and np.nanmin(together, initial=np.inf) > 0:
-        right.set_yscale("log")
+        right.plot(steps, _shown(energy), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
+    right.set_yscale("log")
     right.set_title("energy", fontsize=10)
     legend = right.legend(fontsize=8, ncols=1 + (len(energies) > 6))
     for text in legend.get_texts():
@@ -53,8 +54,7 @@ def plot_result(result: Result) -> Figure:
         axes.set_xlabel("iteration")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        if len(steps) < 10:
-            axes.set_xticks(steps)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(f"{result.status} after {result.iterations} iterations", fontsize=11, parse_math=False)
     return figure
 
@@ -63,7 +63,8 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _positive(values: np.ndarray) -> np.ndarray:
+def _shown(values: np.ndarray) -> np.ndarray:
+    """What a log axis can show: a residual or an energy of 0 is a gap."""
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
 
@@ -81,6 +82,7 @@ def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
     if not beliefs:
         raise ValueError("there are no parameters to plot")
     figure = _figure(9, 2.6 * len(beliefs))
+    figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr, call-arg]
     rows = figure.subplots(len(beliefs), 2, squeeze=False)
     for (left, right), (name, belief) in zip(rows, beliefs.items()):
         mean, std = np.asarray(belief.mean), np.asarray(belief.std)
@@ -104,10 +106,10 @@ def _filters(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarr
 
 
 def _side_by_side(filters: np.ndarray) -> np.ndarray:
-    """The first filters as one picture, eight in a row, with gaps."""
+    """The first filters as one picture, four in a row, with gaps."""
     tall, wide = filters.shape[:2]
     several = _finite(filters.reshape(tall, wide, -1)[:, :, :_MOST_FILTERS].astype(float))
-    columns = min(8, several.shape[2])
+    columns = min(4, several.shape[2])
     out = np.full((-(-several.shape[2] // columns) * (tall + 1) - 1, columns * (wide + 1) - 1), np.nan)
     for i in range(several.shape[2]):
         row, column = (i // columns) * (tall + 1), (i % columns) * (wide + 1)
@@ -121,19 +123,19 @@ def _sorted(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarra
     order = np.argsort(mean, kind="stable")
     shown = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MOST_POINTS)).astype(int))
     centre, spread = mean[order][shown], _finite(std[order][shown])
-    if len(shown) <= 30:
+    known = std[np.isfinite(std)]
+    if len(shown) <= _FEW:
         left.errorbar(shown + 1, centre, spread, color=BLUE, fmt="o", markersize=3, capsize=2)
+        right.bar(shown + 1, spread, color=ORANGE)
     else:
         left.fill_between(shown + 1, centre - spread, centre + spread, color=BLUE, alpha=0.25, linewidth=0)
         left.plot(shown + 1, centre, color=BLUE)
-    left.set_title(f"{name}: mean ± standard deviation, sorted", fontsize=10, parse_math=False)
-    known = std[np.isfinite(std)]
-    if len(known):
-        low, high = float(known.min()), float(known.max())
-        # All alike, and a histogram would magnify rounding.
-        alike = (0.9 * low, 1.1 * low + 1e-12) if high - low <= 1e-3 * high else (low, high)
-        right.hist(known, bins=min(30, max(5, math.isqrt(len(known)))), range=alike, color=ORANGE)
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+        # Where all are alike a histogram would magnify rounding.
+        ends = (low, high) if high - low > 1e-3 * high else (0.9 * low, 1.1 * low + 1e-12)
+        right.hist(known, bins=30, range=ends, color=ORANGE)
     unknown = "" if len(known) == len(std) else f" ({len(std) - len(known)} unknown)"
+    left.set_title(f"{name}: mean ± standard deviation, sorted", fontsize=10, parse_math=False)
     right.set_title(f"{name}: standard deviations{unknown}", fontsize=10, parse_math=False)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
