@@ -45,7 +45,7 @@ def result_html(result: Result) -> str:
     ]
     facts += [(f"noise of {name}", f"{std:.3g}") for name, std in result.noise.items()]
     facts += [("guard", line) for line in result.guard]
-    return _page(f"Result: {result.status}", table([("", ""), *facts]), _beliefs("variable", result))
+    return _page(f"Result: {result.status}", table([("", "value"), *facts]), _beliefs("variable", result))
 
 
 def posterior_html(posterior: Posterior) -> str:

@@ -31,7 +31,7 @@ def _figure(width: float, height: float) -> Figure:
 
 def plot_result(result: Result) -> Figure:
     """Residual, and energy of each group and of the priors, over the iterations."""
-    figure = _figure(9, 3.6)
+    figure = _figure(9.0, 3.6)
     from matplotlib.ticker import MaxNLocator
 
     from .report.figures import BLUE, GREEN, GREY, ORANGE
@@ -81,7 +81,7 @@ def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
     """Mean and standard deviation of each: two-dimensional filters as images, the rest in order."""
     if not beliefs:
         raise ValueError("there are no parameters to plot")
-    figure = _figure(9, 2.6 * len(beliefs))
+    figure = _figure(9.0, 2.6 * len(beliefs))
     figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr, call-arg]
     rows = figure.subplots(len(beliefs), 2, squeeze=False)
     for (left, right), (name, belief) in zip(rows, beliefs.items()):
