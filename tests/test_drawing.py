@@ -268,6 +268,13 @@ def test_many_groups_stay_legible(result):
     assert sum(line.get_ydata()[0] for line in right.lines) == sum(range(1, count + 1))
 
 
+def test_energies_of_zero_are_plotted(result, tmp_path):
+    trace = gbp.Trace(np.zeros(2), {"priors": np.zeros(2)}, np.zeros(2), {})
+    figure = dataclasses.replace(result, trace=trace).plot()
+    figure.savefig(tmp_path / "plot.png")
+    assert len(figure.axes[1].lines) == 2  # a group may be called as the priors are
+
+
 def test_a_posterior_is_plotted(tmp_path):
     filters = jnp.arange(3 * 3 * 2 * 10, dtype=float).reshape(3, 3, 2, 10)
     std = np.full(50, 0.5)

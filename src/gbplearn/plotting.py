@@ -41,8 +41,8 @@ def plot_result(result: Result) -> Figure:
     left.plot(steps, _shown(trace.residual), color=BLUE, label="residual")
     left.set_yscale("log")
     left.set_title("largest change of a belief", fontsize=10)
-    energies = _largest({**trace.energy, "priors": trace.prior_energy})
-    for i, (name, energy) in enumerate(energies.items()):
+    energies = _largest([*trace.energy.items(), ("priors", trace.prior_energy)])
+    for i, (name, energy) in enumerate(energies):
         colour, style = (BLUE, ORANGE, GREEN, GREY)[i % 4], _STYLES[i // 4 % 4]
         right.plot(steps, _shown(energy), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
     right.set_yscale("log")
@@ -68,13 +68,13 @@ def _shown(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
 
-def _largest(energies: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _largest(energies: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     """Those that can be told apart in one plot; the smaller ones as a sum."""
     if len(energies) <= _MOST_LINES:
         return energies
-    ranked = sorted(energies, key=lambda n: -float(np.nan_to_num(energies[n]).max(initial=0.0)))
+    ranked = sorted(energies, key=lambda named: -float(np.nan_to_num(named[1]).max(initial=0.0)))
     kept, rest = ranked[: _MOST_LINES - 1], ranked[_MOST_LINES - 1 :]
-    return {**{n: energies[n] for n in kept}, f"{len(rest)} others": np.sum([energies[n] for n in rest], axis=0)}
+    return [*kept, (f"{len(rest)} others", np.sum([energy for _, energy in rest], axis=0))]
 
 
 def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
