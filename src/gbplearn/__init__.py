@@ -7,6 +7,7 @@ from . import native
 from .checkpoint import CheckpointError
 from .data.g2o import read_g2o, write_g2o
 from .deploy import export, forward_function
+from .drawing import Drawing
 from .edges import AxesEdges
 from .factor import Factor, check_jacobian
 from .filtering import Filtering
@@ -57,6 +58,7 @@ __all__ = [
     "ConvTranspose2D",
     "Damping",
     "Dense",
+    "Drawing",
     "DriftAlarm",
     "Entries",
     "Factor",

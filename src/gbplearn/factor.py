@@ -117,6 +117,14 @@ class Factor:
         """The arguments that are variables."""
         return [a for a in self.args if isinstance(a, View)]
 
+    @property
+    def edge_counts(self) -> list[int]:
+        """How many edges the group has to the variable of each view."""
+        if self.layout is None:
+            return [self.factors * v.units for v in self.views]
+        edges = zip(self.layout.edges, self.args)
+        return [self.factors * e.row for e, a in edges if isinstance(a, View)]
+
     def weighted(self, weight: Numbers) -> Factor:
         """The same factors with these weights."""
         new = object.__new__(Factor)  # nothing else is checked again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -12,11 +13,13 @@ import numpy as np
 from jax import Array
 
 from .compiling import lean_jit
+from .drawing import Drawing, draw_graph
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
 from .gaussian import Gaussian, Numbers
 from .group import Group, check_mode, linearise, make_group
 from .measurement import FactorKind, Linear
+from .notebook import graph_html
 from .problem import Problem, empty_state, with_learnt_noise
 from .view import Variable, View
 
@@ -70,6 +73,12 @@ class FactorGraph:
             among = ", ".join(dict.fromkeys(v.variable.name for v in f.views))
             lines.append(f"  factor {name}: {f.factors} x M = {f.outputs} on {among}")
         return "\n".join(lines)
+
+    _repr_html_ = graph_html
+
+    def draw(self, path: str | Path | None = None) -> Drawing:
+        """A picture of all variables and factor groups, with its evidence; saved as SVG if a path is given."""
+        return draw_graph(self, path)
 
     @property
     def variables(self) -> dict[str, Variable]:

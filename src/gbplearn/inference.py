@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,15 @@ from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
 from .look import nothing_seen
+from .notebook import result_html
 from .options import Options
+from .plotting import plot_result
 from .problem import Messages, Problem, State, belief, empty_state
 from .propagate import Enough, run
 from .schedule import AfterVisit, Damping, OnMovement, Schedule, Sweep, per_slot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Status(enum.Enum):
@@ -121,6 +126,12 @@ class Result(Mapping[str, Gaussian]):
         if any(name not in prior for name in self._problem.prior):
             raise ValueError("evidence by example: parameters that are learnt join the examples")
         return np.asarray(bethe.log_evidence_by_example(self._problem, prior, self.state, self._means()))
+
+    def plot(self) -> Figure:
+        """A figure of matplotlib: residual and energies over the iterations."""
+        return plot_result(self)
+
+    _repr_html_ = result_html
 
     def _means(self) -> dict[str, jax.Array]:
         return {name: self.beliefs[name].mean for name in self._problem.prior}

@@ -27,6 +27,7 @@ from .layers.softmax import SoftmaxObservation
 from .learning import learn_batch
 from .network import Sequential
 from .noise import LearnNoise
+from .notebook import learner_html
 from .posterior import Posterior
 from .schedule import Damping, Schedule
 from .uncertainty import Uncertainty, draw, split
@@ -147,6 +148,8 @@ class Learner:
             "only_evidence": True,
         }
 
+    _repr_html_ = learner_html
+
     def __repr__(self) -> str:
         return f"Learner({self.net!r}, batches={self.batches}, examples={self.examples})"
 
@@ -193,9 +196,7 @@ class Learner:
         )
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
-        before = self._posterior
-        if self.batches:
-            before = self.filtering.next_prior(before, self.prior)
+        before = self.filtering.next_prior(self._posterior, self.prior) if self.batches else self._posterior
         kept = self.filtering.forgetting if self.batches else 1.0
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
         result, padded = learn_batch(self, batch, before, noise, carried)
@@ -373,8 +374,7 @@ class Learner:
 
     def forward(self, x: Numbers) -> Array:
         """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with."""
-        inputs = self._checked(x).x
-        out = self.net.forward(inputs, self._posterior)
+        out = self.net.forward(self._checked(x).x, self._posterior)
         if self.net.output not in out:
             raise ValueError("a network with generative layers has no forward pass")
         return out[self.net.output]

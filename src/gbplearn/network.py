@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,16 +17,18 @@ from . import classes
 from .acceptance import joined_rounds
 from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
 from .carried import carried_state
+from .drawing import Drawing, draw_network
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .inference import Result, Status, infer
 from .lay_out import Plan, lay_out
 from .layers.gaussian_observation import GaussianObservation
-from .layers.layer import Layer, Observation, Parameter, Relation, Transform
+from .layers.layer import Layer, Observation, Parameter, Relation, Transform, check_whole
 from .measurement import Shape
 from .memory import network_memory
 from .network_table import table
 from .noise import LearnNoise
+from .notebook import network_html
 from .sites import INPUT, place_layers
 from .starting import first_values, known_beliefs, random_outputs, random_starts
 
@@ -111,8 +114,7 @@ class Sequential:
         shapes, out, inputs = self.shapes(input_shape), {}, INPUT
         for site in self.sites:
             if isinstance(site.layer, Transform):
-                for name, parameter in site.layer.parameters(shapes[inputs]).items():
-                    out[f"{site.name}/{name}"] = parameter
+                out |= {f"{site.name}/{name}": p for name, p in site.layer.parameters(shapes[inputs]).items()}
                 inputs = site.variable
         return out
 
@@ -379,14 +381,19 @@ class Sequential:
 
     def memory(self, batch: int, input_shape: Shape | None = None) -> dict[str, int]:
         """Bytes that learning from a batch takes, "per-edge", "pooled" and "auto"; nothing is allocated to find out."""
-        if isinstance(batch, bool) or not (isinstance(batch, (int, np.integer)) and batch >= 1):
-            raise ValueError(f"memory: batch must be a whole number >= 1, got {batch!r}")
+        check_whole("memory", batch=batch)
         return dict(network_memory(self, self._input_shape(input_shape), int(batch), not self.observes_input))
 
     @staticmethod
     def probabilities(logits: Gaussian) -> Array:
         """Class probabilities: the mean softmax over Gaussian logits, from 256 draws that all examples share."""
         return classes.probabilities(logits)
+
+    def draw(self, path: str | Path | None = None, batch: int = 1, input_shape: Shape | None = None) -> Drawing:
+        """A picture of all variables and factor groups, for a batch of some size; saved as SVG if a path is given."""
+        return draw_network(self, path, batch, input_shape)
+
+    _repr_html_ = network_html
 
     def __repr__(self) -> str:
         return f"Sequential({', '.join(map(repr, self.layers))})"

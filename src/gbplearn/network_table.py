@@ -57,9 +57,8 @@ def _counts(net: Sequential, input_shape: Shape) -> list[tuple[int, int, int]]:
     for site, factors in zip(net.sites, factors_of(net, input_shape, 1)):
         edges, parameters = 0, {}
         for factor in factors:
-            assert factor.layout is not None
-            heard = zip(factor.layout.edges, factor.views)
-            edges += factor.factors * sum(e.row for e, v in heard if v.variable.name != INPUT or net.observes_input)
+            counts = zip(factor.edge_counts, factor.views)
+            edges += sum(n for n, v in counts if v.variable.name != INPUT or net.observes_input)
         if isinstance(site.layer, Transform):
             parameters = site.layer.parameters(shapes[inputs])
             inputs = site.variable

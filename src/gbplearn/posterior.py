@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .gaussian import Gaussian
+from .notebook import posterior_html
+from .plotting import plot_beliefs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Posterior(Mapping[str, Gaussian]):
@@ -28,6 +34,12 @@ class Posterior(Mapping[str, Gaussian]):
 
     def __repr__(self) -> str:
         return f"Posterior({', '.join(f'{name} {g.shape}' for name, g in self.items())})"
+
+    _repr_html_ = posterior_html
+
+    def plot(self) -> Figure:
+        """A figure of matplotlib: mean and standard deviation of every parameter, filters as images."""
+        return plot_beliefs(self)
 
     def diff(self, other: Mapping[str, Gaussian]) -> dict[str, float]:
         """How far it is from another: `KL(self || other)` in nats, by layer.

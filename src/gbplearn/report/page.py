@@ -68,7 +68,7 @@ def _section(section: Section) -> str:
     if section.text:
         parts.append(f"<p>{html.escape(section.text)}</p>")
     if section.table:
-        parts.append(f'<div class="wide">{_table(section.table)}</div>')
+        parts.append(f'<div class="wide">{table(section.table)}</div>')
     for picture, words in section.pictures:
         data = base64.b64encode(picture.read_bytes()).decode()
         alt = html.escape(words)
@@ -77,11 +77,12 @@ def _section(section: Section) -> str:
         )
     if section.details:
         rows = [("setting", "value"), *_flat(section.details)]
-        parts.append(f'<details><summary>Settings</summary><div class="wide">{_table(rows)}</div></details>')
+        parts.append(f'<details><summary>Settings</summary><div class="wide">{table(rows)}</div></details>')
     return "\n".join([*parts, "</section>"])
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A table as HTML; the first row holds the headings."""
     head, *body = rows
     cells = "".join(f"<th>{html.escape(c)}</th>" for c in head)
     lines = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in body)

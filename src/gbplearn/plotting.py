@@ -1,0 +1,141 @@
+"""Plots of results and posteriors, by matplotlib, which is imported when one is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .gaussian import Gaussian
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .inference import Result
+
+_MOST_LINES, _MOST_FILTERS, _MOST_POINTS = 12, 16, 2000
+_FEW = 30  # values that are shown one by one
+_STYLES = ("-", "--", ":", "-.")
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError('plots need matplotlib: pip install "gbplearn[figures]"') from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plot_result(result: Result) -> Figure:
+    """Residual, and energy of each group and of the priors, over the iterations."""
+    figure = _figure(9.0, 3.6)
+    from matplotlib.ticker import MaxNLocator
+
+    from .report.figures import BLUE, GREEN, GREY, ORANGE
+
+    left, right = figure.subplots(1, 2)
+    trace, steps = result.trace, np.arange(1, len(result.trace.residual) + 1)
+    left.plot(steps, _shown(trace.residual), color=BLUE, label="residual")
+    left.set_yscale("log")
+    left.set_title("largest change of a belief", fontsize=10)
+    energies = _largest([*trace.energy.items(), ("priors", trace.prior_energy)])
+    for i, (name, energy) in enumerate(energies):
+        colour, style = (BLUE, ORANGE, GREEN, GREY)[i % 4], _STYLES[i // 4 % 4]
+        right.plot(steps, _shown(energy), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
+    right.set_yscale("log")
+    right.set_title("energy", fontsize=10)
+    legend = right.legend(fontsize=8, ncols=1 + (len(energies) > 6))
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a name may hold dollars
+    for axes in (left, right):
+        axes.set_xlabel("iteration")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.suptitle(f"{result.status} after {result.iterations} iterations", fontsize=11, parse_math=False)
+    return figure
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _shown(values: np.ndarray) -> np.ndarray:
+    """What a log axis can show: a residual or an energy of 0 is a gap."""
+    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+
+
+def _largest(energies: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
+    """Those that can be told apart in one plot; the smaller ones as a sum."""
+    if len(energies) <= _MOST_LINES:
+        return energies
+    ranked = sorted(energies, key=lambda named: -float(np.nan_to_num(named[1]).max(initial=0.0)))
+    kept, rest = ranked[: _MOST_LINES - 1], ranked[_MOST_LINES - 1 :]
+    return [*kept, (f"{len(rest)} others", np.sum([energy for _, energy in rest], axis=0))]
+
+
+def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
+    """Mean and standard deviation of each: two-dimensional filters as images, the rest in order."""
+    if not beliefs:
+        raise ValueError("there are no parameters to plot")
+    figure = _figure(9.0, 2.6 * len(beliefs))
+    figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    rows = figure.subplots(len(beliefs), 2, squeeze=False)
+    for (left, right), (name, belief) in zip(rows, beliefs.items()):
+        mean, std = np.asarray(belief.mean), np.asarray(belief.std)
+        if mean.ndim == 4 and min(mean.shape[:2]) > 1:
+            _filters(left, right, name, mean, std)
+        else:
+            _sorted(left, right, name, mean.ravel(), std.ravel())
+    return figure
+
+
+def _filters(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarray) -> None:
+    total = math.prod(mean.shape[2:])
+    told = f"{name}: {total} filters" if total <= _MOST_FILTERS else f"{name}: {_MOST_FILTERS} of {total} filters"
+    limit = float(np.abs(mean).max()) or 1.0
+    looks: list[dict[str, Any]] = [{"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}, {"cmap": "viridis"}]
+    for axes, values, what, look in zip((left, right), (mean, std), ("mean", "standard deviation"), looks):
+        picture = axes.imshow(_side_by_side(values), interpolation="nearest", **look)
+        axes.figure.colorbar(picture, ax=axes)
+        axes.set_axis_off()
+        axes.set_title(f"{told}, {what}", fontsize=10, parse_math=False)
+
+
+def _side_by_side(filters: np.ndarray) -> np.ndarray:
+    """The first filters as one picture, four in a row, with gaps."""
+    tall, wide = filters.shape[:2]
+    several = _finite(filters.reshape(tall, wide, -1)[:, :, :_MOST_FILTERS].astype(float))
+    columns = min(4, several.shape[2])
+    out = np.full((-(-several.shape[2] // columns) * (tall + 1) - 1, columns * (wide + 1) - 1), np.nan)
+    for i in range(several.shape[2]):
+        row, column = (i // columns) * (tall + 1), (i % columns) * (wide + 1)
+        out[row : row + tall, column : column + wide] = several[:, :, i]
+    return out
+
+
+def _sorted(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarray) -> None:
+    from .report.figures import BLUE, ORANGE
+
+    order = np.argsort(mean, kind="stable")
+    shown = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MOST_POINTS)).astype(int))
+    centre, spread = mean[order][shown], _finite(std[order][shown])
+    known = std[np.isfinite(std)]
+    if len(shown) <= _FEW:
+        left.errorbar(shown + 1, centre, spread, color=BLUE, fmt="o", markersize=3, capsize=2)
+        right.bar(shown + 1, spread, color=ORANGE)
+    else:
+        left.fill_between(shown + 1, centre - spread, centre + spread, color=BLUE, alpha=0.25, linewidth=0)
+        left.plot(shown + 1, centre, color=BLUE)
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+        # Where all are alike a histogram would magnify rounding.
+        ends = (low, high) if high - low > 1e-3 * high else (0.9 * low, 1.1 * low + 1e-12)
+        right.hist(known, bins=30, range=ends, color=ORANGE)
+    unknown = "" if len(known) == len(std) else f" ({len(std) - len(known)} unknown)"
+    left.set_title(f"{name}: mean ± standard deviation, sorted", fontsize=10, parse_math=False)
+    right.set_title(f"{name}: standard deviations{unknown}", fontsize=10, parse_math=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
