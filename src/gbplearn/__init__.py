@@ -134,7 +134,8 @@ def __getattr__(name: str) -> Any:
 
 
 if find_spec("sklearn") is None:
-    __all__ = [name for name in __all__ if name not in ("GBPClassifier", "GBPRegressor")]
+    __all__.remove("GBPClassifier")
+    __all__.remove("GBPRegressor")
 
 
 def __dir__() -> list[str]:

@@ -24,8 +24,8 @@ class InputModel:
         m = sum_n w_n E[x_n] / (k + sum_n w_n)
         C = (k I + k m m' + sum_n w_n E[(x_n - m) (x_n - m)']) / (k + sum_n w_n)
 
-    (in these units), where expectations over what is missing are those of the model before (the EM algorithm): with `o` observed and `u`
-    not, `E[x_u] = m_u - P_uu^-1 P_uo (x_o - m_o)` and `cov[x_u] = P_uu^-1`, where `P = C^-1`.
+    in these units, where expectations over what is missing are those of the model before (the EM algorithm): with `o`
+    observed and `u` not, `E[x_u] = m_u - P_uu^-1 P_uo (x_o - m_o)` and `cov[x_u] = P_uu^-1`, where `P = C^-1`.
     """
 
     def __init__(self, shift: Float[np.ndarray, " inputs"], scale: Float[np.ndarray, " inputs"]):
