@@ -200,7 +200,7 @@ def test_filters_with_prior_means_of_zero_need_a_random_start(bear):
     learnt = {}
     for name, more in (("zero", {}), ("started", {"weight_start": 0.1, "output_start": 0.1})):
         net = gbp.Sequential(gbp.GaussianObservation(0.2), dataclasses.replace(plain, **more))
-        learnt[name] = net.learn(x, iterations=30, damping=0.8)["conv_transpose/weight"].mean
+        learnt[name] = net.learn(x, iterations=100, damping=0.8)["conv_transpose/weight"].mean
     np.testing.assert_array_equal(learnt["zero"], 0)
     assert np.abs(learnt["started"]).max() > 0.01
 
