@@ -89,6 +89,7 @@ def test_classes_their_probabilities_and_more_of_them():
     assert started.predict_proba(x[:1]).shape == (1, 3)
 
 
+@pytest.mark.slow
 def test_a_line_with_its_noise(optimised):
     """Ordinary least squares has the same mean; 95 % intervals hold what they say."""
     x, y = plane(200)

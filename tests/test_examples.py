@@ -49,7 +49,7 @@ def test_denoise_beats_the_median_filter():
 
 
 def test_poses_straighten_the_path_and_are_drawn(tmp_path, capsys, monkeypatch):
-    small = poses.Settings(poses=50, closures=12, wrong=2)
+    small = poses.Settings(poses=30, closures=8, wrong=1)
     monkeypatch.setattr(poses, "Settings", lambda: small)
     monkeypatch.setattr(sys, "argv", ["poses.py", str(tmp_path / "new")])
     poses.main()
@@ -96,6 +96,7 @@ def test_sensor_is_learnt_on_the_way():
     assert len(learn_sensor.draw(found).axes) == 2
 
 
+@pytest.mark.slow
 def test_pose_graph_of_a_file_reaches_the_cost_of_least_squares(tmp_path, capsys, monkeypatch):
     town = g2o.manhattan(3, poses=20, side=3, closures=8)
     gbp.write_g2o(tmp_path / "town.g2o", town)

@@ -67,7 +67,8 @@ MORE = {
 
 
 # The plain ones have a cousin with a rest, a stride or a margin.
-PLAIN = ("conv", "paint, full", "max", "average", "upsample", "smooth, one row")
+PLAIN = ("conv", "paint, full", "max", "average", "upsample", "smooth, one row", "smooth", "conv, same, even by odd")
+PLAIN += ("max, most left out", "average, most left out", "upsample, tall")
 
 
 @pytest.mark.parametrize(

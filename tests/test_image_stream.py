@@ -150,6 +150,7 @@ experiment.resume_seed(0, Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
     """`kill -9` at a moment that nobody chose; the posterior is that of a run that nobody disturbed."""
 

@@ -195,7 +195,7 @@ def test_a_library_that_does_not_load_is_no_harm(monkeypatch, tmp_path):
 
 
 @needs_kernels
-@pytest.mark.parametrize("messages", ["pooled", "per-edge"])
+@pytest.mark.parametrize("messages", ["pooled", pytest.param("per-edge", marks=pytest.mark.slow)])
 def test_kernels_look_as_xla_does(monkeypatch, messages):
     """Residuals and energies of an iteration."""
     rng = np.random.default_rng(4)

@@ -85,6 +85,7 @@ def test_a_damped_prediction_goes_on_from_where_it_was():
     np.testing.assert_allclose(once[80], end, atol=0.02 * np.abs(end).max())
 
 
+@pytest.mark.slow
 def test_every_pair_of_damping_and_dropout_is_tried(tmp_path):
     experiment = SmallStability(examples=100, iterations=60, dampings=(0.9,), dropouts=(0.5,))
     results, _ = run(experiment, [0], tmp_path, tmp_path / "ledger.jsonl")

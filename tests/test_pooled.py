@@ -171,7 +171,7 @@ def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
                 units += [("w", (i, o), -slope * m["x"][b, i]) for i in range(3)]
                 units += [("d", (o,), -slope)]
                 off = 0 - (m["y"][b, o] - z)
-                d2 = weight[b, o] * off**2 / sigma**2
+                d2 = off**2 / sigma**2
                 k = weight[b, o] * (1.0 if d2 <= threshold**2 else threshold**2 / d2)  # Tukey
                 # To y: from the mean of its cavity, which is its prior.
                 cavity = mean["y"][b, o]

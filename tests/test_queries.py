@@ -82,7 +82,7 @@ def log_normal(x, mean, cov):
     return -0.5 * (d @ np.linalg.solve(cov, d) + np.linalg.slogdet(2 * np.pi * cov)[1])
 
 
-@pytest.mark.parametrize("parameters", ["fixed", "random"])
+@pytest.mark.parametrize("parameters", [pytest.param("fixed", marks=pytest.mark.slow), "random"])
 def test_evidence_of_targets_is_the_density_of_the_prediction(parameters):
     """One layer: each output is predicted for itself, `y ~ N(m, v + SEEN²)`; random parameters add to the variance."""
     student = line()
@@ -102,7 +102,7 @@ def test_evidence_of_targets_is_the_density_of_the_prediction(parameters):
     np.testing.assert_allclose(belief.variance, 1 / lam, rtol=1e-4)
 
 
-@pytest.mark.parametrize("seen", [(True, True, True), (True, False, True)])
+@pytest.mark.parametrize("seen", [pytest.param((True, True, True), marks=pytest.mark.slow), (True, False, True)])
 def test_evidence_of_what_is_seen_of_an_input(seen):
     """One cause: a tree, so that messages give the marginal density of the pixels that are seen exactly."""
     layer = gbp.Dense(1, direction="generative", sigma=0.4, weight_prior=0.2, weight_init=0.8, bias_init=0.5, prior=2.0)

@@ -64,7 +64,7 @@ def by_hand(model, digits, ends):
     return scores.softmax(model.predict(test))
 
 
-@pytest.mark.parametrize("method", SETTINGS)
+@pytest.mark.parametrize("method", [m if m != "gbp" else pytest.param(m, marks=pytest.mark.slow) for m in SETTINGS])
 def test_to_be_asked_on_the_way_changes_nothing(method, small, digits):
     once, twice = probabilities(method, digits, [130]), probabilities(method, digits, [50, 130])
     assert list(twice) == [50, 130]

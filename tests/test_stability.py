@@ -104,7 +104,7 @@ STRUCTURES = {
     "smooth": ((4, 4, 1), True, lambda a, b, *_: (SEEN(a), gbp.PairwiseSmoothing(b, robust=gbp.Huber(1.0)))),
     "paint smoothly": ((4, 4, 1), False, lambda a, b, c, *_: (SEEN(a), paint(1, b), gbp.PairwiseSmoothing(c))),
 }
-FAST = ("linear", "average first", "smooth")
+FAST = ("linear", "smooth")
 
 
 class Watched(gbp.Sequential):
@@ -178,7 +178,7 @@ def check(runs):
     assert np.mean([r.fell for r in sensible]) >= 0.95, [r for r in sensible if not r.fell]
 
 
-def test_what_three_structures_make_of_random_settings():
+def test_what_two_structures_make_of_random_settings():
     check([r for name in FAST for r in run(name, FAST_DRAWS)])
 
 
