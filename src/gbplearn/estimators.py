@@ -98,7 +98,7 @@ class _GBPEstimator(BaseEstimator):
         if int(seed) < 0:
             raise ValueError(f"random_state must be >= 0, got {seed}")
         shape = (x.shape[1],) if self.image_shape is None else tuple(self.image_shape)
-        net = Sequential(*self._hidden(), *self._head(outputs), input_shape=shape)
+        net = Sequential(*self._hidden(), *self._head(x.shape[1], outputs), input_shape=shape)
         self.learner_ = Learner(net, iterations=self.iterations, seed=int(seed))
         self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])
         self.input_model_ = InputModel(*moments(x, weight))
@@ -120,7 +120,7 @@ class _GBPEstimator(BaseEstimator):
             )
         return tuple(self.hidden_layers)
 
-    def _head(self, outputs: int) -> tuple[Layer, ...]:
+    def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
         raise NotImplementedError
 
     def _scaled(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -267,7 +267,7 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
         self._learn(x, targets, known, weight)
         return self
 
-    def _head(self, outputs: int) -> tuple[Layer, ...]:
+    def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
         last = Dense(outputs, sigma=_SIGMA, weight_prior=None, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, SoftmaxObservation(sigma=0.1)
 
@@ -334,8 +334,10 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
         self._learn(x, np.where(known, (values - self._y_mean) / self._y_scale, 0), known, weight)
         return self
 
-    def _head(self, outputs: int) -> tuple[Layer, ...]:
-        last = Dense(outputs, sigma=_SIGMA, weight_prior=0.1, bias_prior=0.5, prior=5.0, weight_init=0.0)
+    def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
+        # Found on ten inputs; a function of few has as much to say, and each of its inputs more.
+        wide = max(0.1, 0.3 / math.sqrt(inputs))
+        last = Dense(outputs, sigma=_SIGMA, weight_prior=wide, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, GaussianObservation(sigma=LearnNoise(start=0.5))
 
     @property
