@@ -172,7 +172,7 @@ def test_what_has_no_evidence():
     graph.add(gbp.Factor(lambda w: w, (shared[:],), y=1.0, sigma=1.0, name="seen"))
     result = gbp.infer(graph, iterations=1)
     with pytest.raises(ValueError, match="parameters that are learnt join the examples"):
-        result.log_evidence_by_example  # noqa: B018
+        _ = result.log_evidence_by_example
 
 
 # Uncertainty and samples.

@@ -86,7 +86,7 @@ class _GBPEstimator(BaseEstimator):
             raise ValueError(f"image_shape {tuple(self.image_shape)} does not fit X with {x.shape[1]} features")
         return x
 
-    def _begin(self, x: np.ndarray, weight: np.ndarray, outputs: int) -> None:
+    def _begin(self, x: np.ndarray, weight: np.ndarray, head: tuple[Layer, ...]) -> None:
         """Scales, a model of the inputs, and a learner that knows nothing."""
         for name in ("iterations", "batch_size"):
             value = getattr(self, name)
@@ -98,7 +98,7 @@ class _GBPEstimator(BaseEstimator):
         if int(seed) < 0:
             raise ValueError(f"random_state must be >= 0, got {seed}")
         shape = (x.shape[1],) if self.image_shape is None else tuple(self.image_shape)
-        net = Sequential(*self._hidden(), *self._head(x.shape[1], outputs), input_shape=shape)
+        net = Sequential(*self._hidden(), *head, input_shape=shape)
         self.learner_ = Learner(net, iterations=self.iterations, seed=int(seed))
         self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])
         self.input_model_ = InputModel(*moments(x, weight))
@@ -119,9 +119,6 @@ class _GBPEstimator(BaseEstimator):
                 f"hidden_layers must be layers such as gbp.Dense(32), without observations, got {wrong[0]!r}"
             )
         return tuple(self.hidden_layers)
-
-    def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
-        raise NotImplementedError
 
     def _scaled(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         seen = ~np.isnan(x)
@@ -263,11 +260,11 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
         targets[known] = np.where(strange, 0, number)
         x, targets, known, weight = distinct(x, targets, known, weight)
         if first:
-            self._begin(x, weight, len(self.classes_))
+            self._begin(x, weight, self._head(len(self.classes_)))
         self._learn(x, targets, known, weight)
         return self
 
-    def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
+    def _head(self, outputs: int) -> tuple[Layer, ...]:
         last = Dense(outputs, sigma=_SIGMA, weight_prior=None, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, SoftmaxObservation(sigma=0.1)
 
@@ -326,7 +323,7 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
             _check_some(np.any(~np.isnan(values), axis=1), weight)
         x, values, weight = distinct(x, values, weight)
         if first:
-            self._begin(x, weight, values.shape[1])
+            self._begin(x, weight, self._head(x.shape[1], values.shape[1]))
             self._y_mean, self._y_scale = moments(values, weight)
         if values.shape[1] != len(self._y_mean):
             raise ValueError(f"y has {values.shape[1]} targets, the regressor has learnt {len(self._y_mean)}")

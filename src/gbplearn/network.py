@@ -384,10 +384,7 @@ class Sequential:
         check_whole("memory", batch=batch)
         return dict(network_memory(self, self._input_shape(input_shape), int(batch), not self.observes_input))
 
-    @staticmethod
-    def probabilities(logits: Gaussian) -> Array:
-        """Class probabilities: the mean softmax over Gaussian logits, from 256 draws that all examples share."""
-        return classes.probabilities(logits)
+    probabilities = staticmethod(classes.probabilities)
 
     def draw(self, path: str | Path | None = None, batch: int = 1, input_shape: Shape | None = None) -> Drawing:
         """A picture of all variables and factor groups, for a batch of some size; saved as SVG if a path is given."""

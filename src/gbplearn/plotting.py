@@ -82,7 +82,7 @@ def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
     if not beliefs:
         raise ValueError("there are no parameters to plot")
     figure = _figure(9.0, 2.6 * len(beliefs))
-    figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    figure.set_layout_engine("constrained", h_pad=0.1)
     rows = figure.subplots(len(beliefs), 2, squeeze=False)
     for (left, right), (name, belief) in zip(rows, beliefs.items()):
         mean, std = np.asarray(belief.mean), np.asarray(belief.std)
