@@ -4,7 +4,7 @@
 
 Merge: two halves of MNIST's first 6,000 images learnt apart from one prior. Forget: the tenth of 20 batches of digits,
 with what it said divided away, and with the later batches learnt again; beside it, what reversing the examples within
-every batch does, which says the same to a learner.
+every batch does, which says the same to a learner. (Other networks, and every batch: benchmarks/forgetting.py.)
 """
 
 from __future__ import annotations

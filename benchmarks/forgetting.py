@@ -4,7 +4,8 @@
 
 20 batches of 50 digits; each of them forgotten, one at a time, by `learner.forget(batch)` alone. The KL is from a
 learner that never saw the batch; one that cannot be forgotten counts as it was. Beside it what reversing the examples
-within every batch does, which says the same to a learner. Whitened features are fitted to training images that are in none of the batches.
+within every batch does, which says the same to a learner. Whitened features are fitted to training images that are in
+none of the batches.
 """
 
 from __future__ import annotations

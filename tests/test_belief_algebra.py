@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.decomposition import PCA
 
 import gbplearn as gbp
 from checkpoint_files import bits, parts, put_together, refused, state
 from gbplearn import checkpoint
+from gbplearn.data.images import load_images
 from learners import HOW, assert_same, classifier, points
 
 
@@ -137,6 +139,21 @@ def test_any_batch_is_forgotten_where_the_posterior_factorises(x64):
     learner.forget(1)
     assert (learner.batches, learner.examples) == (3, 24)
     assert_same(learner.posterior, never.posterior, 1e-6)
+
+
+def test_half_of_a_batch_of_digits_is_forgotten_by_division():
+    """The bar: at most half of the KL is left. One layer on whitened features of images in no batch."""
+    images = load_images("digits")
+    features = PCA(40, whiten=True, random_state=0).fit(images.train_x[1000:].reshape(437, -1))
+    x, test_x = (features.transform(a.reshape(len(a), -1)) for a in (images.train_x[:1000], images.test_x[:]))
+    batches = [(x[i : i + 50], np.eye(10)[images.train_y[i : i + 50]]) for i in range(0, 1000, 50)]
+    layers = gbp.Dense(10, sigma=0.05, weight_prior=0.1, weight_init=0.0, bias_prior=0.3, prior=5.0)
+    net = gbp.Sequential(layers, gbp.GaussianObservation(sigma=0.3), input_shape=(40,))
+    learner, never = gbp.Learner(net, record=True).fit(batches), gbp.Learner(net).fit(batches[:9] + batches[10:])
+    assert (np.asarray(learner.forward(test_x)).argmax(1) == images.test_y).mean() > 0.9
+    before = sum(never.posterior.diff(learner.posterior).values())
+    learner.forget(9)
+    assert sum(never.posterior.diff(learner.posterior).values()) <= before / 2
 
 
 def test_with_the_batches_after_it_learnt_again_a_batch_was_never_there(monkeypatch):
