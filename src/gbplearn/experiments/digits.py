@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
 
 from ..baselines.cnn import GradientClassifier, choose
 from ..data.images import load_images
 from ..learner import Learner
 from ..models import digits_classifier
 from ..network import Sequential
+from ..report.classifier import label_curves
 from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
 from ..scores import accuracy
@@ -152,14 +151,3 @@ class Digits(Experiment):
         label_curves(ax)
         return figure
 
-
-def label_curves(ax: Axes) -> None:
-    """What all learning curves have."""
-    ax.set_xlabel("training images seen, each once")
-    ax.set_ylabel("test accuracy")
-    ax.yaxis.set_major_locator(MultipleLocator(0.05))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.grid(axis="y", color="#dddddd", linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(loc="lower right", frameon=False)
