@@ -115,8 +115,8 @@ def _short(c: Classified, f: Filled) -> list[tuple[str, str, str]]:
 def _curves(folder: Path, c: Classified) -> Section:
     found, chosen = c.metrics(), c.chosen
     words = (
-        "Test accuracy against training images seen, for Gaussian belief propagation and Adam, with all labels and with "
-        f"half of them. At the end, by messages: {found['all labels/messages']:.1%} with all labels, "
+        "Test accuracy against training images seen, for Gaussian belief propagation and Adam, with all labels and "
+        f"with half of them. At the end, by messages: {found['all labels/messages']:.1%} with all labels, "
         f"{found['half of the labels/messages']:.1%} with half."
     )
     return Section(

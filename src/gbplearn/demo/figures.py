@@ -82,4 +82,3 @@ def draw_filled(f: Filled) -> Figure:
     if shades is not None:
         figure.colorbar(shades, ax=axes[2].tolist(), aspect=6)
     return figure
-

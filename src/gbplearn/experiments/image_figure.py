@@ -47,4 +47,3 @@ def _learning(ax: Axes, kept: Sequence[dict[str, Any]]) -> None:
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(loc="lower right", frameon=False)
-

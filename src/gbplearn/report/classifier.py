@@ -42,7 +42,7 @@ class Learnt:
 
 
 def sections(learnt: Learnt, folder: Path) -> list[Section]:
-    """Messages, filters, calibration, the most uncertain examples, and the cost of each layer; figures in the folder."""
+    """Messages, the cost of each layer, parameters, calibration, the most uncertain examples; figures in the folder."""
     return [
         *_messages_and_cost(learnt, folder),
         Section(
@@ -83,9 +83,7 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
         "deviations, or of the logarithm of a precision), right its energy."
     )
     return [
-        Section(
-            "How messages come to rest", said, pictures=[save_picture(result.plot(), folder, "messages", words)]
-        ),
+        Section("How messages come to rest", said, pictures=[save_picture(result.plot(), folder, "messages", words)]),
         Section(
             "What each layer costs",
             f"Time and memory of a visit of each layer, by itself, with {batch.size} images on this machine. Messages "
@@ -98,7 +96,7 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
 def _calibration(learnt: Learnt, folder: Path) -> Section:
     p, y = learnt.probabilities, learnt.test_y
     figure = Figure(figsize=(5.2, 5.0), layout="constrained")
-    draw_calibration(figure.subplots(), [np.array(scores.calibration(p, y))], least=1 if len(y) < 2000 else _FEW)
+    draw_calibration(figure.subplots(), [np.array(scores.calibration(p, y))], least=_FEW if len(y) >= 2000 else 5)
     error = scores.expected_calibration_error(p, y)
     words = (
         "How often the predicted class is right against the probability that was given to it; dots by their share of "

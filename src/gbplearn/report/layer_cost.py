@@ -81,12 +81,16 @@ def cost_rows(costs: list[GroupCost]) -> list[tuple[str, ...]]:
     ]
     for c in costs:
         ms = f"{c.milliseconds:.2f}", f"{c.visits * c.milliseconds:.2f}"
-        rows.append((c.name, f"{c.factors:,}", f"{c.edges:,}", f"{c.visits:g}", *ms, _mb(c.messages), _mb(c.temporary)))
+        rows.append(
+            (c.name, f"{c.factors:,}", f"{c.edges:,}", f"{c.visits:g}", *ms, _size(c.messages), _size(c.temporary))
+        )
     sums = sum(c.factors for c in costs), sum(c.edges for c in costs)
-    total = f"{sum(c.visits * c.milliseconds for c in costs):.2f}", _mb(sum(c.messages for c in costs))
+    total = f"{sum(c.visits * c.milliseconds for c in costs):.2f}", _size(sum(c.messages for c in costs))
     rows.append(("together", *(f"{n:,}" for n in sums), "", "", *total, ""))
     return rows
 
 
-def _mb(size: int | None) -> str:
-    return "" if size is None else f"{size / 1e6:.2f} MB"
+def _size(size: int | None) -> str:
+    if size is None:
+        return ""
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

@@ -1,7 +1,7 @@
 """`report.html`: one file with everything in it, for any browser, without a network.
 
-The page is `template.html`, filled with sections. Pictures are SVG in the page itself, and follow the reader's choice of
-light or dark.
+The page is `template.html`, filled with sections. Pictures are SVG in the page itself, and follow the reader's choice
+of light or dark.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _DARK = {
     "#009e73": "#2cc295",
 }
 
+_WIDE = 450.0  # points: narrower pictures fit a phone
+
 
 @dataclasses.dataclass(frozen=True)
 class Section:
@@ -48,7 +50,9 @@ class Section:
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
     """Write a page of sections into one self-contained file."""
-    template = string.Template(resources.files(__package__).joinpath("template.html").read_text("utf-8"))
+    template = string.Template(
+        resources.files(__name__.rpartition(".")[0]).joinpath("template.html").read_text("utf-8")
+    )
     marks = _marks(s.title for s in sections)
     contents = "\n".join(f'<li><a href="#{m}">{html.escape(s.title)}</a></li>' for m, s in zip(marks, sections))
     body = "\n".join(map(_section, marks, sections))
@@ -75,7 +79,8 @@ def _section(mark: str, section: Section) -> str:
         parts.append(f'<div class="wide">{table(section.table)}</div>')
     for picture, words in section.pictures:
         data, alt = base64.b64encode(in_both_lights(picture)).decode(), html.escape(words)
-        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+        wide = ' class="wide"' if _width(picture) >= _WIDE else ""
+        image = f'<img{wide} alt="{alt}" src="data:image/svg+xml;base64,{data}">'
         # What is scrolled sideways must be within reach of the keyboard.
         parts.append(
             f'<figure><div tabindex="0" role="group" aria-label="picture">{image}</div>'
@@ -83,10 +88,14 @@ def _section(mark: str, section: Section) -> str:
         )
     for name, rows in section.details.items():
         flat = [("", "value"), *_flat(rows)]
-        parts.append(
-            f'<details><summary>{html.escape(name)}</summary><div class="wide">{table(flat)}</div></details>'
-        )
+        parts.append(f'<details><summary>{html.escape(name)}</summary><div class="wide">{table(flat)}</div></details>')
     return "\n".join([*parts, "</section>"])
+
+
+def _width(svg: bytes) -> float:
+    """In points; 0 if the drawing does not say."""
+    found = re.search(rb'<svg[^>]*\swidth="([0-9.]+)(?:pt)?"', svg)
+    return float(found.group(1)) if found else 0.0
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
