@@ -95,6 +95,9 @@ def test_regression_ten_seeds():
     assert all(0.90 <= r["share within 2 sd, noise learnt/fixed"] <= 0.98 for r in runs)
 
 
+FOUND = variances.Compared(np.array([0.25, 0.5, 1.0]), 1e-3, True, np.array([2.0]))
+
+
 def torus_edges(side):
     number = np.arange(side * side).reshape(side, side)
     return np.concatenate([np.stack([number.ravel(), np.roll(number, -1, a).ravel()], 1) for a in (0, 1)])
@@ -138,13 +141,14 @@ def test_pose_graphs_are_linearised_at_their_solution():
 
 
 def test_the_table_of_standard_deviations(tmp_path, monkeypatch):
-    monkeypatch.setattr(variances.Variances, "_compare", lambda *_: (np.array([0.25, 0.5, 1.0]), 1e-3, True))
+    monkeypatch.setattr(variances.Variances, "_compare", lambda *_: FOUND)
     results, _ = run(variances.Variances(), [0, 1], tmp_path, None)
     head, *rows = variances.Variances.rows(results)
     assert len(rows) == len(list(variances.Variances().cases()))
     for row in rows:
         told = dict(zip(head, row))
         assert (told["median"], told["smallest"], told["largest"]) == ("0.500", "0.250", "1.000")
+        assert told["outputs"] == "2.000"
         assert told["guard"] == "2 of 2"
 
 

@@ -31,6 +31,7 @@ from ..poses import composed, pose_error, relative
 # Standard deviations of metres forward and sideways, and of radians.
 _ODOMETRY, _CLOSURE = (0.04, 0.04, 0.015), (0.05, 0.05, 0.03)
 _RADIUS = 5.0  # of the round that is driven, in metres
+_FRESH = 200  # rows of a regression whose outputs are predicted
 _NUDGE = 1e-6  # of central differences
 _GAUSS_NEWTON = 10  # steps, from the true path: the last ones change nothing
 
@@ -44,6 +45,8 @@ class Solved(NamedTuple):
     asked: slice  # rows of the variable that are unknown
     mean: np.ndarray
     std: np.ndarray
+    fresh: Float[np.ndarray, "k n"] | None = None  # rows whose products with the variable are predicted
+    fresh_std: np.ndarray | None = None  # right ones, of these products
 
 
 def _dense(precision: np.ndarray, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +95,14 @@ def _row(features: Array, w: Array) -> Array:
 def regression(rows: int, features: int, correlation: float, noise: float, block: bool, seed: int) -> Solved:
     """Features of variance 1 with the same correlation between any two; the weights scalars, or one block."""
     rng = np.random.default_rng(seed)
-    shared = rng.standard_normal((rows, 1))
-    x = np.sqrt(1 - correlation) * rng.standard_normal((rows, features)) + np.sqrt(correlation) * shared
+    count = rows + _FRESH
+    shared = rng.standard_normal((count, 1))
+    drawn = np.sqrt(1 - correlation) * rng.standard_normal((count, features)) + np.sqrt(correlation) * shared
+    x, fresh = drawn[:rows], drawn[rows:]
     y = x @ rng.standard_normal(features) + noise * rng.standard_normal(rows)
-    answer = _dense(np.eye(features) + x.T @ x / noise**2, x.T @ y / noise**2)
+    precision = np.eye(features) + x.T @ x / noise**2
+    fresh_std = np.sqrt(np.sum(fresh * np.linalg.solve(precision, fresh.T).T, 1))
+    answer = (*_dense(precision, x.T @ y / noise**2), fresh, fresh_std)
     graph = FactorGraph()
     if block:
         prior = Gaussian.from_moments(np.zeros((1, features)), covariance=np.eye(features)[None])

@@ -35,6 +35,15 @@ class Case(NamedTuple):
     theory: float | None = None  # the ratio where a formula gives it
 
 
+class Compared(NamedTuple):
+    """Messages against the dense solve."""
+
+    ratio: np.ndarray  # of the standard deviations
+    error: float  # the largest of a mean, in right standard deviations
+    guarded: bool  # whether the guard was needed
+    outputs: np.ndarray | None = None  # ratios of the standard deviations of what a regression predicts
+
+
 def loop_ratio(size: int, smoothness: float) -> float:
     """`sqrt(tanh(size kappa / 2))`, where `2 cosh kappa = 2 + 1 / smoothness`.
 
@@ -144,18 +153,19 @@ class Variances(Experiment):
         metrics: dict[str, float] = {}
         for case in self.cases():
             told = f"{case.name}/{case.how}"
-            ratio, error, helped = self._compare(case, seed)
-            metrics[f"median ratio, {told}"] = float(np.median(ratio))
-            metrics[f"smallest ratio, {told}"] = float(ratio.min())
-            metrics[f"largest ratio, {told}"] = float(ratio.max())
-            metrics[f"error of the means, {told}"] = error
-            metrics[f"guard, {told}"] = float(helped)
+            found = self._compare(case, seed)
+            metrics[f"median ratio, {told}"] = float(np.median(found.ratio))
+            metrics[f"smallest ratio, {told}"] = float(found.ratio.min())
+            metrics[f"largest ratio, {told}"] = float(found.ratio.max())
+            if found.outputs is not None:
+                metrics[f"outputs, {told}"] = float(np.median(found.outputs))
+            metrics[f"error of the means, {told}"] = found.error
+            metrics[f"guard, {told}"] = float(found.guarded)
             if case.theory is not None:
                 metrics[f"theory, {told}"] = case.theory
         return SeedRun(seed, metrics, metrics)
 
-    def _compare(self, case: Case, seed: int) -> tuple[np.ndarray, float, bool]:
-        """Ratios of the standard deviations, largest error of a mean in them, and whether the guard was needed."""
+    def _compare(self, case: Case, seed: int) -> Compared:
         solved = case.make(seed)
         result = infer(
             solved.graph,
@@ -166,26 +176,44 @@ class Variances(Experiment):
         )
         belief = result[solved.variable]
         mean, std = (np.asarray(a, float)[solved.asked].ravel() for a in (belief.mean, belief.std))
-        return std / solved.std, float(np.abs((mean - solved.mean) / solved.std).max()), bool(result.guard)
+        outputs = None
+        if solved.fresh is not None and solved.fresh_std is not None:
+            covariance = np.asarray(belief.covariance, float)[0] if belief.block else np.diag(std**2)
+            variance = np.einsum("ki,ij,kj->k", solved.fresh, covariance, solved.fresh)
+            outputs = np.sqrt(variance) / solved.fresh_std
+        error = float(np.abs((mean - solved.mean) / solved.std).max())
+        return Compared(std / solved.std, error, bool(result.guard), outputs)
 
     @staticmethod
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         """A row a graph and way of messages."""
         metrics = results["metrics"]
-        rows = [("graph", "messages", "median", "smallest", "largest", "theory", "error of the means, sd", "guard")]
+        head = (
+            "graph",
+            "messages",
+            "median",
+            "smallest",
+            "largest",
+            "theory",
+            "outputs",
+            "error of the means, sd",
+            "guard",
+        )
+        rows: list[tuple[str, ...]] = [head]
         for name in metrics:
             what, told = name.split(", ", 1)
             if what != "median ratio":
                 continue
             low, high = (metrics[f"{w} ratio, {told}"]["values"] for w in ("smallest", "largest"))
-            theory, helped = metrics.get(f"theory, {told}"), metrics[f"guard, {told}"]["values"]
+            theory, outputs = (metrics.get(f"{w}, {told}") for w in ("theory", "outputs"))
+            helped = metrics[f"guard, {told}"]["values"]
             rows.append(
                 (
                     *told.rsplit("/", 1),
                     f"{metrics[name]['mean']:.3f}",
                     f"{min(low):.3f}",
                     f"{max(high):.3f}",
-                    "" if theory is None else f"{theory['mean']:.3f}",
+                    *("" if m is None else f"{m['mean']:.3f}" for m in (theory, outputs)),
                     f"{max(metrics[f'error of the means, {told}']['values']):.1g}",
                     f"{sum(helped):.0f} of {len(helped)}" if any(helped) else "",
                 )
