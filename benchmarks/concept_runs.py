@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import gbplearn as gbp
 import guard as guard_bench
 from concept_pictures import keep
 from gbplearn.data.images import Images, load_images
-from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE
+from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE
 
 BATCH, IMAGES, SEED = 50, 1400, 0
 PARAMETERS = {"conv/weight": "filters", "dense/weight": "weights of the last layer"}
@@ -84,41 +82,46 @@ def paths(rows: int = 60, features: int = 10, iterations: int = 60) -> dict:
     return {"exact": exact.tolist(), "means": found}
 
 
-def draw_learning_rate(streams: dict, path: dict) -> Figure:
-    figure = Figure(figsize=(12.0, 4.3), layout="constrained", facecolor="white")
-    left, middle, right = figure.subplots(1, 3)
+def draw_learning_rate(found: dict) -> Figure:
+    """How far means move, batch by batch: of one stream beside its standard deviations, and of all streams."""
+    figure = Figure(figsize=(10.4, 4.6), layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2)
     seen = BATCH * np.arange(1, IMAGES // BATCH + 1)
     for (name, label), colour in zip(PARAMETERS.items(), (BLUE, ORANGE)):
-        one = streams["as it is"][name]
-        left.plot(seen, one["std"], "--", color=colour, linewidth=1.2)
-        left.plot(seen, one["moved"], "-", color=colour, label=label)
-    start = streams["as it is"]["conv/weight"]["moved"][0]
-    left.plot(seen, start * seen[0] / seen, ":", color=GREY, linewidth=1.2)
-    left.annotate("1 / n", (seen[-1], start / len(seen)), (-4, 10), textcoords="offset points", color=GREY, ha="right")
-    left.plot([], [], "-", color=GREY, label="movement of the means a batch")
-    left.plot([], [], "--", color=GREY, label="posterior standard deviation")
-    left.set_title("Steps of a stream", fontsize=11)
-    colours = (BLUE, GREEN, ORANGE, "#cc79a7", GREY)
-    for (name, one), colour in zip(streams.items(), colours):
-        middle.plot(seen, one["conv/weight"]["moved"], color=colour, label=f"{name} ({one['accuracy']:.0%})")
-    middle.set_title("Movement of the filters, by what is assumed", fontsize=11)
-    for ax in (left, middle):
+        one = found["as it is"][name]
+        left.plot(seen, one["std"], "--", color=colour, linewidth=1.4, label=f"{label}: posterior sd")
+        left.plot(seen, one["moved"], "-", color=colour, label=f"{label}: moved")
+    std = found["as it is"]["conv/weight"]["std"][-1]
+    left.plot(seen, std * np.sqrt(seen[-1] / seen), ":", color=GREY, linewidth=1.2, label="1 / √n")
+    left.set_title("one stream", fontsize=11)
+    for (name, one), colour in zip(found.items(), (BLUE, GREEN, ORANGE, "#cc79a7", GREY)):
+        label = f"{name}: {one['accuracy']:.0%} right"
+        right.plot(seen, one["dense/weight"]["moved"], color=colour, label=label)
+    right.set_title("last layer: movement of the means a batch", fontsize=11)
+    for ax, ticks in ((left, (0.02, 0.05, 0.1, 0.2, 0.5)), (right, (0.0001, 0.001, 0.01, 0.1))):
         ax.set(xscale="log", yscale="log", xlabel="images seen")
-        ax.set_xticks((50, 100, 200, 400, 800, 1400), ("50", "100", "200", "400", "800", "1,400"))
         ax.minorticks_off()
+        ax.set_xticks((50, 100, 200, 400, 800, 1400), ("50", "100", "200", "400", "800", "1400"))
+        ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0.0, -0.15))
+    return figure
+
+
+def draw_damping(path: dict) -> Figure:
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained", facecolor="white")
+    ax = figure.subplots()
     for (name, means), colour in zip(path["means"].items(), (BLUE, GREEN, ORANGE, "#cc79a7")):
         off = np.abs(np.array(means) - path["exact"]).max(1)
-        right.plot(1 + np.arange(len(means)), off, color=colour, label=f"damping {name}")
-    right.set_title("Damping: another path, the same end", fontsize=11)
-    right.set(yscale="log", xlabel="iteration", ylabel="largest error of a weight")
-    for ax in (left, middle, right):
-        ax.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
-        ax.spines[["top", "right"]].set_visible(False)
+        ax.plot(1 + np.arange(len(means)), off, color=colour, label=f"damping {name}")
+    ax.set(yscale="log", xlabel="iteration", ylabel="largest error of a weight")
+    ax.legend(frameon=False, fontsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def guarded() -> dict:
-    """The first regression of guard.py, seed 0: energy above its least after each iteration, plain and guarded."""
+    """The first regression of guard.py, seed 0: energy of its rows in each iteration, plain and guarded."""
     (kind, n, p, (prior, *_)), *_ = guard_bench.KINDS.values()
     rng = np.random.default_rng(SEED)
     rows = guard_bench.features(kind, n, p, rng)
@@ -127,12 +130,11 @@ def guarded() -> dict:
     w = graph.variable("w", (p,), prior=gbp.Gaussian.from_moments(0.0, prior))
     graph.add(gbp.Factor(guard_bench.predict, (rows, w[None]), y=y, sigma=0.1, linear=True, name="rows"))
     mean = np.linalg.solve(rows.T @ rows / 0.01 + np.eye(p) / prior**2, rows.T @ y / 0.01)
-    least = 0.5 * float(((y - rows @ mean) ** 2).sum() / 0.01 + (mean**2).sum() / prior**2)
-    found: dict = {"least": least}
+    found: dict = {"least": 0.5 * float(((y - rows @ mean) ** 2).sum() / 0.01)}
     for how in ("plain", "guarded"):
         result = gbp.infer(graph, iterations=300, guard=how == "guarded", throw=False)
         found[how] = {
-            "energy": np.asarray(result.trace.total_energy, float).tolist(),
+            "energy": np.asarray(result.trace.energy["rows"], float).tolist(),
             "status": str(result.status),
             "guard": list(result.guard),
         }
@@ -140,36 +142,59 @@ def guarded() -> dict:
 
 
 def draw_guard(found: dict) -> Figure:
-    figure = Figure(figsize=(8.4, 4.4), layout="constrained", facecolor="white")
-    ax: Axes = figure.subplots()
-    for how, colour in (("plain", ORANGE), ("guarded", BLUE)):
+    figure = Figure(figsize=(8.8, 4.4), layout="constrained", facecolor="white")
+    ax = figure.subplots()
+    top, bottom = 1e10, 0.1
+    energies = found["guarded"]["energy"]
+    # Every attempt begins where the first did; the last iterations, with no energy, are for the precisions.
+    begins = [i for i, e in enumerate(energies) if e == energies[0]] + [energies.index(0.0), len(energies)]
+    words = ("as asked", "damped 0.7", "proximal, weight 4", "weight 16", "weight 64", "precisions")
+    for number, (begin, end, word) in enumerate(zip(begins[:-1], begins[1:], words, strict=True)):
+        ax.axvspan(begin + 0.5, end + 0.5, color=PALE, alpha=0.55 if number % 2 else 0.15, linewidth=0)
+        ax.text((begin + end + 1) / 2, 1.5 * top, word, ha="center", va="bottom", fontsize=9, color=GREY)
+    for how, colour, width in (("guarded", BLUE, 1.8), ("plain", ORANGE, 1.8)):
         energy = np.array(found[how]["energy"]) / found["least"]
-        energy = energy[: np.argmin(np.isfinite(energy)) if not np.isfinite(energy).all() else None]
-        label = f"{how}: {found[how]['status'].split(';')[0]}"
-        ax.plot(1 + np.arange(len(energy)), energy, color=colour, label=label, linewidth=1.6)
-    for number, line in enumerate(m for m in found["guarded"]["guard"] if m.startswith("iteration")):
-        at = int(re.findall(r"\d+", line)[0])
-        ax.axvline(at, color=GREY, linewidth=0.8, linestyle=":")
-        ax.annotate(str(number + 1), (at, 1), (3, -10), xycoords=("data", "axes fraction"), textcoords="offset points")
-    ax.set(yscale="log", xlabel="iteration", ylabel="energy / least energy")
+        energy[~np.isfinite(energy)] = 1e36
+        energy[energy == 0] = np.nan  # where precisions are computed, the means stay
+        label = f"{'without' if how == 'plain' else 'with'} the guard: {found[how]['status'].split(';')[0]}"
+        style = "--" if how == "plain" else "-"
+        ax.plot(1 + np.arange(len(energy)), energy, style, color=colour, label=label, linewidth=width)
+    ax.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
+    ax.text(2, 0.8, "the dense solution", fontsize=9, color=GREY, va="top")
+    ax.set(
+        yscale="log",
+        ylim=(bottom, top),
+        xlim=(0.5, len(energies) + 0.5),
+        xlabel="iteration",
+        ylabel="energy of the rows / that of the dense solution",
+    )
+    ax.minorticks_off()
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def streams() -> dict:
+    digits = load_images("digits")
+    return {name: stream(digits, *how) for name, how in STREAMS.items()}
+
+
+RUNS = {"streams": streams, "paths": paths, "guard": guarded}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--png", type=Path, help="folder for PNGs")
-    parser.add_argument("--draw", action="store_true", help="draw what was measured before")
+    parser.add_argument(
+        "--only", nargs="*", choices=sorted(RUNS), help="measure these, and take the others as they are"
+    )
     asked = parser.parse_args()
     file = Path(__file__).with_suffix(".json")
-    if not asked.draw:
-        digits = load_images("digits")
-        streams = {name: stream(digits, *how) for name, how in STREAMS.items()}
-        report = {"streams": streams, "paths": paths(), "guard": guarded()}
-        file.write_text(json.dumps(report, indent=1) + "\n")
-    report = json.loads(file.read_text())
-    keep(draw_learning_rate(report["streams"], report["paths"]), "learning-rate", asked.png)
+    report = {} if asked.only is None else json.loads(file.read_text())
+    report |= {name: RUNS[name]() for name in (RUNS if asked.only is None else asked.only)}
+    file.write_text(json.dumps(report, indent=1) + "\n")
+    keep(draw_learning_rate(report["streams"]), "learning-rate", asked.png)
+    keep(draw_damping(report["paths"]), "damping", asked.png)
     keep(draw_guard(report["guard"]), "guard", asked.png)
 
 
