@@ -8,7 +8,7 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn import cli
-from gbplearn.experiments import fill_in, regression, xor
+from gbplearn.experiments import fill_in, regression, variance_graphs, variances, xor
 from gbplearn.experiments.catalogue import EXPERIMENTS
 from gbplearn.experiments.experiment import run
 from gbplearn.experiments.regression import Regression
@@ -92,6 +92,63 @@ def test_regression_ten_seeds():
     assert np.mean([r["rmse/fixed"] for r in runs]) <= 0.08
     assert np.mean([r["rmse/random"] for r in runs]) <= 0.11
     assert all(0.90 <= r["share within 2 sd, noise learnt/fixed"] <= 0.98 for r in runs)
+
+
+FOUND = variances.Compared(np.array([0.25, 0.5, 1.0]), 1e-3, True, np.array([2.0]))
+
+
+def torus_edges(side):
+    number = np.arange(side * side).reshape(side, side)
+    return np.concatenate([np.stack([number.ravel(), np.roll(number, -1, a).ravel()], 1) for a in (0, 1)])
+
+
+def test_standard_deviations_of_trees_loops_and_grids_are_those_of_theory():
+    """Right on the tree; elsewhere those of a tree that never closes a loop, and smaller than the right ones."""
+    tree, loop, side, r = 12, 6, 5, 10.0
+    parts = (
+        variance_graphs.tree_edges(tree, 3),
+        tree + variance_graphs.loop_edges(loop),
+        tree + loop + torus_edges(side),
+    )
+    size = tree + loop + side * side  # side by side in one graph: one program to compile
+    solved = variance_graphs.smoothing(np.concatenate(parts), size, r, seed=0)
+    belief = gbp.infer(solved.graph, tolerance=1e-6)["x"]
+    np.testing.assert_allclose(np.asarray(belief.mean), solved.mean, atol=1e-4)
+    ratio = np.asarray(belief.std) / solved.std
+    np.testing.assert_allclose(ratio[:tree], 1, rtol=1e-5)
+    np.testing.assert_allclose(ratio[tree : tree + loop], variances.loop_ratio(loop, r), rtol=1e-4)
+    # An endless chain has the variance 1 / sqrt(1 + 4 r): what is believed on the loop.
+    np.testing.assert_allclose(np.asarray(belief.std)[tree : tree + loop], (1 + 4 * r) ** -0.25, rtol=1e-4)
+    # Every message of the torus has the same precision m, of a cavity 1 + 3 m through a link of precision r.
+    m = 1.0
+    for _ in range(200):
+        m = 1 / (1 / r + 1 / (1 + 3 * m))
+    np.testing.assert_allclose(np.asarray(belief.std)[tree + loop :], (1 + 4 * m) ** -0.5, rtol=1e-4)
+    assert (ratio[tree:] < 1).all()
+    # The endless grid is the limit of large tori, whose eigenvalues are known.
+    wave = 2 - 2 * np.cos(2 * np.pi * np.arange(64) / 64)
+    exact = np.mean(1 / (1 + wave[:, None] + wave))
+    m = (1 + np.sqrt(13)) / 6  # of smoothness 1
+    assert variances.grid_ratio(1.0) == pytest.approx(((1 + 4 * m) * exact) ** -0.5, rel=1e-6)
+
+
+def test_pose_graphs_are_linearised_at_their_solution():
+    solved = variance_graphs.poses(12, 2, 3, block=True, seed=0)
+    assert np.abs(solved.mean / solved.std).max() < 1e-6
+    chain = variance_graphs.poses(12, 2, 0, block=True, seed=0)  # errors of the heading add up
+    np.testing.assert_allclose(chain.std[2::3], 0.015 * np.sqrt(np.arange(1, 12)), rtol=1e-6)
+
+
+def test_the_table_of_standard_deviations(tmp_path, monkeypatch):
+    monkeypatch.setattr(variances.Variances, "_compare", lambda *_: FOUND)
+    results, _ = run(variances.Variances(), [0, 1], tmp_path, None)
+    head, *rows = variances.Variances.rows(results)
+    assert len(rows) == len(list(variances.Variances().cases()))
+    for row in rows:
+        told = dict(zip(head, row))
+        assert (told["median"], told["smallest"], told["largest"]) == ("0.500", "0.250", "1.000")
+        assert told["outputs"] == "2.000"
+        assert told["guard"] == "2 of 2"
 
 
 def test_regression_data_is_the_papers():

@@ -78,6 +78,7 @@ class RunExperiment:
             "async",
             "iterations",
             "stability",
+            "variances",
             "video",
             "video-alpha",
             "denoisers",

@@ -24,6 +24,7 @@ from .published import Published
 from .regression import Regression
 from .sample_efficiency import SampleEfficiency
 from .stability import Stability
+from .variances import Variances
 from .video import Video, VideoAlpha
 from .xor import Xor
 
@@ -43,6 +44,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         AsyncLayers,
         Iterations,
         Stability,
+        Variances,
         Video,
         VideoAlpha,
         Denoisers,
