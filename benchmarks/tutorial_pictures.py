@@ -2,8 +2,8 @@
 
     python benchmarks/tutorial_pictures.py [NAME ...]
 
-By default of all tutorials; NAME is that of a page, such as `stream`. A page shows its pictures as `tutorial-*.png`, and
-its code writes them into the working folder: here a temporary one.
+By default of all tutorials; NAME is that of a page, such as `stream`. A page shows its pictures as `tutorial-*.png`,
+and its code writes them into the working folder: here a temporary one.
 """
 
 from __future__ import annotations

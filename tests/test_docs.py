@@ -2,8 +2,9 @@
 
 import re
 
-import pages
 import pytest
+
+import pages
 from pages import PAGES, ROOT, TUTORIALS
 
 
