@@ -288,3 +288,9 @@ def test_given_jacobian_gives_the_same_beliefs():
         results.append(gbp.infer(graph, tolerance=1e-6)["x"])
     np.testing.assert_allclose(results[0].mean, results[1].mean, rtol=1e-6)
     np.testing.assert_allclose(results[0].lam, results[1].lam, rtol=1e-6)
+
+
+def test_edges_of_a_grid_that_a_variable_does_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"\(5, 8, 8\) does not lie along axes \(0, 1\) of the grid \(5, 8, 8, 1\)"):
+        gbp.AxesEdges((5, 8, 8), (0, 1), (5, 8, 8, 1))
+    assert gbp.AxesEdges((5, 8, 8), (0, 2), (5, 3, 64)).row == 64  # pixels in a row: axes may be joined
