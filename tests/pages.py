@@ -1,6 +1,6 @@
 """The code blocks of the README and the docs: where they are, and how they are run."""
 
-import builtins
+import contextlib
 import io
 import pathlib
 import re
@@ -29,13 +29,11 @@ def run(page):
     for number, block in enumerate(blocks(page)):
         where = f"{page.name}, block {number + 1}"
         out = io.StringIO()
-
-        def show(*what, out=out, **how):
-            builtins.print(*what, **{"file": out, **how})
-            builtins.print(*what, **how)
-
-        names["print"] = show
-        exec(compile(block, where, "exec"), names)
+        try:
+            with contextlib.redirect_stdout(out):
+                exec(compile(block, where, "exec"), names)
+        finally:
+            print(out.getvalue(), end="")
         printed = iter(out.getvalue().splitlines())
         for line in re.findall(r"# -> (.*)$", block, re.MULTILINE):
             assert line in printed, f"{where}: '{line}' is not printed there, but:\n{out.getvalue()}"
