@@ -94,6 +94,13 @@ def test_an_image_by_messages(clean, noisy, tmp_path, capsys):
     shows_in_a_browser(tmp_path / "out.report.html", pictures=2)
 
 
+def test_a_jpeg_is_cleaned_with_a_word(clean, tmp_path, capsys, quick):
+    for name, words in (("a.jpg", 1), ("a.png", 0)):
+        source = save(tmp_path / name, clean)
+        assert main(["denoise", str(source), str(tmp_path / "b.png"), "--no-report"]) == 0
+        assert capsys.readouterr().out.count("a JPEG smears") == words
+
+
 def test_the_report_of_a_model_that_learns_filters(noisy, tmp_path, monkeypatch):
     """It does not know which pixels held nonsense; what it writes is a folder."""
     quick = dataclasses.replace(denoiser.LAYERED["pairwise"], iterations=3)

@@ -67,7 +67,14 @@ def denoise_file(
 
         settings = {"input": source.name, "output": target.name, "model": model, "mask": mask and mask.name}
         written.append(f"Open {write_report(target, cleaned, settings, clock)}")
-    return [*cleaned.said(), *written]
+    return [*_warnings(source), *cleaned.said(), *written]
+
+
+def _warnings(source: Path) -> list[str]:
+    """What a user should know of such a file."""
+    if source.suffix.lower() not in (".jpg", ".jpeg"):
+        return []
+    return ["note: a JPEG smears wrong pixels over their neighbours; those that were there before it hardly stand out"]
 
 
 def _clean(
