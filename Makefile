@@ -5,21 +5,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all check browser docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/gbplearn demo
 
-test: check
+test: check browser
 	$(BIN)/pytest -q -n 2
 
-test-all: check
+test-all: check browser
 	$(BIN)/pytest -q -n 2 -m "slow or not slow"
 
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+browser:
+	tests/get_browser.sh
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 bench: $(STAMP)
 	$(BIN)/gbplearn bench --gate

@@ -1,4 +1,4 @@
-"""How far merged and forgotten posteriors are from those of one learner: the figures of docs/learner.md.
+"""How far merged and forgotten posteriors are from those of one learner: the figures of docs/guides/learner.md.
 
     python benchmarks/belief_algebra.py [SEEDS]     # a line a seed in results/ledger.jsonl
 

@@ -1,6 +1,6 @@
 """What handing on marginals loses: filtering with factorised posteriors against the full posterior.
 
-    python benchmarks/filtering.py     # fills docs/filtering.md and draws docs/images/filtering_loss.png
+    python benchmarks/filtering.py     # fills docs/concepts/filtering.md and draws docs/images/filtering_loss.png
 
 Linear regression with P = 20 weights `~ N(0, 1)`, features with correlation `rho` between any two, noise 0.5. Every
 batch of B examples is solved under the prior it was given; then only the mean and the variance of each weight are
@@ -95,7 +95,7 @@ def main() -> None:
             (e, d, w), (error, divergence, width) = found[rho, ratio, False], found[rho, ratio, True]
             cells = f"{error:.2f} ({e:.2f}) | {divergence:.2f} ({d:.2f}) | {width:.2f} ({w:.2f})"
             rows.append(f"| {rho:g} | {ratio:g} | {EXAMPLES // round(WEIGHTS / ratio)} | {cells} |")
-    page = ROOT / "docs" / "filtering.md"
+    page = ROOT / "docs" / "concepts" / "filtering.md"
     begin, end = "<!-- table -->\n", "<!-- end of table -->"
     head, rest = page.read_text().split(begin)
     page.write_text(head + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1])

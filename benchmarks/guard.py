@@ -1,4 +1,4 @@
-"""How the guard does on regressions where plain belief propagation diverges: the table of docs/divergence.md.
+"""How the guard does on regressions where plain belief propagation diverges: the table of docs/concepts/divergence.md.
 
 python benchmarks/guard.py [--write]
 """

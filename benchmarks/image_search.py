@@ -21,10 +21,10 @@ import gbplearn as gbp
 from gbplearn import scores
 from gbplearn.data.images import load_images
 from gbplearn.experiments.image_settings import baseline
-from gbplearn.experiments.image_stream import in_portions
 from gbplearn.models import dense_classifier, paper_classifier
 from gbplearn.report.progress import progress
 from gbplearn.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.watching import in_portions
 
 LEDGER = Path(__file__).parent.parent / "results" / "ledger.jsonl"
 HELD_BACK, SPLIT, SEED, BATCH = 9000, 12345, 7, 50

@@ -1,7 +1,7 @@
 """MNIST's first 3,200 images by the paper's model: how messages are kept, and how many iterations a batch needs.
 
     python benchmarks/messages.py run --data-dir FOLDER --messages pooled --seed 0 --iterations 50
-    python benchmarks/messages.py table          # fills docs/messages.md from the ledger
+    python benchmarks/messages.py table          # fills docs/concepts/messages.md from the ledger
 
 Every run adds a line to results/ledger.jsonl: accuracy on all 10,000 test images after 50, 100, 200, 400, ... images.
 """
@@ -23,7 +23,7 @@ from gbplearn.models import paper_classifier
 from gbplearn.report.record import Clock, append_to_ledger, ledger_line, summary
 
 ROOT = Path(__file__).parents[1]
-LEDGER, PAGE = ROOT / "results" / "ledger.jsonl", ROOT / "docs" / "messages.md"
+LEDGER, PAGE = ROOT / "results" / "ledger.jsonl", ROOT / "docs" / "concepts" / "messages.md"
 NAME = "mnist-first-images"
 MODES = ("pooled", "without the term", "per-edge")
 BATCH = 50

@@ -40,7 +40,7 @@ def main() -> None:
         table = markdown(EXPERIMENTS[results["experiment"]].rows(results))
         return f"<!-- {name}: from here -->\n{table}\n\n{told}\n<!-- to here -->"
 
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").glob("**/*.md")):
         text = page.read_text()
         filled = re.sub(r"<!-- ([\w-]+): from here -->.*?<!-- to here -->", fill, text, flags=re.DOTALL)
         if filled != text:

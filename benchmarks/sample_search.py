@@ -21,10 +21,10 @@ import numpy as np
 
 from gbplearn import scores
 from gbplearn.data.images import load_images
-from gbplearn.experiments.image_stream import in_portions
 from gbplearn.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, check_method, learn
 from gbplearn.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
 from gbplearn.report.record import Clock, append_to_ledger, ledger_line, settings_hash
+from gbplearn.watching import in_portions
 
 LEDGER = Path(__file__).parent.parent / "results" / "ledger.jsonl"
 HELD_BACK, SPLIT = 9000, 12345

@@ -62,7 +62,7 @@ def test_all_of_them_take_noise_away(name):
 def test_the_experiment_goes_on_and_has_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(denoisers, "load_bear", lambda folder, frames: np.uint8(255 * np.stack([shades()] * frames)))
     experiment = Denoisers(sources=("bear", "chelsea"), methods=("median", "ROAD, flow"), frames=2)
-    results, _ = run(experiment, [0], tmp_path, tmp_path / "ledger.jsonl")
+    results, *_ = run(experiment, [0], tmp_path, tmp_path / "ledger.jsonl")
     assert set(results["metrics"]) >= {"PSNR, bear/median", "PSNR, bear/ROAD, flow", "PSNR, chelsea/median"}
     assert "PSNR, chelsea/ROAD, flow" not in results["metrics"]  # a photograph has no frames before and after
     rows = Denoisers.rows(results)

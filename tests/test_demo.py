@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from browser import shows_in_a_browser
 from gbplearn.demo import run_demo
-from gbplearn.demo.classify import most_uncertain
 from gbplearn.demo.fill_in import Filled
 from gbplearn.experiments.digits import Digits, Stream, digits_stream
 from gbplearn.experiments.experiment import run
 from gbplearn.report import progress
+from gbplearn.report.classifier import most_uncertain
 
-PICTURES = ("curves", "filters", "uncertain", "filled")
+PICTURES = ("curves", "filled", "messages", "filters", "calibration", "uncertain")
 
 
 class Pictures(html.parser.HTMLParser):
@@ -41,6 +42,7 @@ def check_what_is_left(out, results):
     assert all(i["alt"] and i["src"].startswith("data:image/svg+xml;base64,") for i in page.found)
     for words in ("by messages", "by forward pass", "Adam", "half of the labels", "hidden half", "RMSE"):
         assert words in text
+    shows_in_a_browser(out / "report.html", pictures=len(PICTURES))
 
 
 def test_demo_leaves_all_parts_behind(tmp_path, capsys):
@@ -76,7 +78,7 @@ def test_demo(tmp_path):
 
 @pytest.mark.slow
 def test_digits_five_seeds(tmp_path):
-    results, _ = run(Digits(), range(5), tmp_path, None)
+    results, *_ = run(Digits(), range(5), tmp_path, None)
     assert results["metrics"]["test accuracy/fixed"]["mean"] >= 0.95
 
 

@@ -1,26 +1,38 @@
 """Every Python code block of the README and the docs runs, in order, page by page."""
 
-import pathlib
 import re
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-BLOCKS = {page: re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE) for page in PAGES}
+import pages
+from pages import PAGES, ROOT, TUTORIALS
 
 
 def test_there_are_blocks_to_run():
-    assert len(BLOCKS[ROOT / "README.md"]) >= 1
+    assert len(pages.blocks(ROOT / "README.md")) >= 1
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCKS[p]], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if pages.blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for number, block in enumerate(BLOCKS[page]):
-        exec(compile(block, f"{page.name}, block {number + 1}", "exec"), names)
+    names = pages.run(page)
     assert names["gbp"].__name__ == "gbplearn"  # they did run; what they claim they assert themselves
+    for name in pages.pictures(page):  # benchmarks/tutorial_pictures.py takes them from here
+        assert (tmp_path / name).exists(), f"{page.name} shows {name}, which its code does not make"
+
+
+def test_what_a_block_says_that_it_prints_it_prints(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)  # -> 2\nprint('a\\nb')\n# -> a\n# -> b\n```\n")
+    pages.run(page)
+    page.write_text("```python\nprint(1 + 1)  # -> 3\n```\n")
+    with pytest.raises(AssertionError, match="'3' is not printed"):
+        pages.run(page)
+
+
+def test_every_tutorial_shows_a_picture_of_its_own():
+    for page in TUTORIALS:
+        assert pages.pictures(page), f"{page.name} shows none"
 
 
 def test_links_within_the_repository_lead_somewhere():

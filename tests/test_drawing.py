@@ -260,7 +260,7 @@ def test_a_result_is_plotted(result, tmp_path):
 def test_many_groups_stay_legible(result):
     count, steps = 30, 4
     energy = {f"group {i}": np.full(steps, 1.0 + i) for i in range(count)}
-    trace = gbp.Trace(np.ones(steps), energy, np.zeros(steps), {})
+    trace = gbp.Trace(np.ones(steps), energy, np.zeros(steps), {}, dict(energy))
     right = dataclasses.replace(result, trace=trace).plot().axes[1]
     assert len(right.lines) == 12
     assert "group 29" in right.lines[0].get_label()
@@ -269,7 +269,7 @@ def test_many_groups_stay_legible(result):
 
 
 def test_energies_of_zero_are_plotted(result, tmp_path):
-    trace = gbp.Trace(np.zeros(2), {"priors": np.zeros(2)}, np.zeros(2), {})
+    trace = gbp.Trace(np.zeros(2), {"priors": np.zeros(2)}, np.zeros(2), {}, {"priors": np.zeros(2)})
     figure = dataclasses.replace(result, trace=trace).plot()
     figure.savefig(tmp_path / "plot.png")
     assert len(figure.axes[1].lines) == 2  # a group may be called as the priors are

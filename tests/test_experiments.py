@@ -8,13 +8,12 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn import cli
-from gbplearn.experiments import fill_in, regression, xor
+from gbplearn.experiments import fill_in, regression, variance_graphs, variances, xor
 from gbplearn.experiments.catalogue import EXPERIMENTS
 from gbplearn.experiments.experiment import run
 from gbplearn.experiments.regression import Regression
 from gbplearn.experiments.xor import Xor
 from gbplearn.report import progress, record
-from gbplearn.report.page import Section, write_page
 
 QUICK = {
     "xor": Xor(iterations=30, test_iterations=20),
@@ -35,7 +34,7 @@ def test_xor_learns_the_four_points():
 @pytest.mark.slow
 def test_regression_learns_the_curve(optimised):
     """One of the ten seeds, fewer test iterations; a straight line has an RMSE of 0.4. The fast cousin is a block of
-    docs/networks.md."""
+    docs/guides/networks.md."""
     found = Regression(test_iterations=100).run_seed(2).metrics
     assert found["rmse/fixed"] <= 0.08
     assert found["rmse/random"] <= 0.11
@@ -127,6 +126,63 @@ def test_regression_ten_seeds():
     assert all(0.90 <= r["share within 2 sd, noise learnt/fixed"] <= 0.98 for r in runs)
 
 
+FOUND = variances.Compared(np.array([0.25, 0.5, 1.0]), 1e-3, True, np.array([2.0]))
+
+
+def torus_edges(side):
+    number = np.arange(side * side).reshape(side, side)
+    return np.concatenate([np.stack([number.ravel(), np.roll(number, -1, a).ravel()], 1) for a in (0, 1)])
+
+
+def test_standard_deviations_of_trees_loops_and_grids_are_those_of_theory():
+    """Right on the tree; elsewhere those of a tree that never closes a loop, and smaller than the right ones."""
+    tree, loop, side, r = 12, 6, 5, 10.0
+    parts = (
+        variance_graphs.tree_edges(tree, 3),
+        tree + variance_graphs.loop_edges(loop),
+        tree + loop + torus_edges(side),
+    )
+    size = tree + loop + side * side  # side by side in one graph: one program to compile
+    solved = variance_graphs.smoothing(np.concatenate(parts), size, r, seed=0)
+    belief = gbp.infer(solved.graph, tolerance=1e-6)["x"]
+    np.testing.assert_allclose(np.asarray(belief.mean), solved.mean, atol=1e-4)
+    ratio = np.asarray(belief.std) / solved.std
+    np.testing.assert_allclose(ratio[:tree], 1, rtol=1e-5)
+    np.testing.assert_allclose(ratio[tree : tree + loop], variances.loop_ratio(loop, r), rtol=1e-4)
+    # An endless chain has the variance 1 / sqrt(1 + 4 r): what is believed on the loop.
+    np.testing.assert_allclose(np.asarray(belief.std)[tree : tree + loop], (1 + 4 * r) ** -0.25, rtol=1e-4)
+    # Every message of the torus has the same precision m, of a cavity 1 + 3 m through a link of precision r.
+    m = 1.0
+    for _ in range(200):
+        m = 1 / (1 / r + 1 / (1 + 3 * m))
+    np.testing.assert_allclose(np.asarray(belief.std)[tree + loop :], (1 + 4 * m) ** -0.5, rtol=1e-4)
+    assert (ratio[tree:] < 1).all()
+    # The endless grid is the limit of large tori, whose eigenvalues are known.
+    wave = 2 - 2 * np.cos(2 * np.pi * np.arange(64) / 64)
+    exact = np.mean(1 / (1 + wave[:, None] + wave))
+    m = (1 + np.sqrt(13)) / 6  # of smoothness 1
+    assert variances.grid_ratio(1.0) == pytest.approx(((1 + 4 * m) * exact) ** -0.5, rel=1e-6)
+
+
+def test_pose_graphs_are_linearised_at_their_solution():
+    solved = variance_graphs.poses(12, 2, 3, block=True, seed=0)
+    assert np.abs(solved.mean / solved.std).max() < 1e-6
+    chain = variance_graphs.poses(12, 2, 0, block=True, seed=0)  # errors of the heading add up
+    np.testing.assert_allclose(chain.std[2::3], 0.015 * np.sqrt(np.arange(1, 12)), rtol=1e-6)
+
+
+def test_the_table_of_standard_deviations(tmp_path, monkeypatch):
+    monkeypatch.setattr(variances.Variances, "_compare", lambda *_: FOUND)
+    results, _ = run(variances.Variances(), [0, 1], tmp_path, None)
+    head, *rows = variances.Variances.rows(results)
+    assert len(rows) == len(list(variances.Variances().cases()))
+    for row in rows:
+        told = dict(zip(head, row))
+        assert (told["median"], told["smallest"], told["largest"]) == ("0.500", "0.250", "1.000")
+        assert told["outputs"] == "2.000"
+        assert told["guard"] == "2 of 2"
+
+
 def test_regression_data_is_the_papers():
     data = regression.make_data(5)
     assert data.x.shape == data.y.shape == (90, 1)
@@ -156,7 +212,7 @@ class Images(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
         if tag == "img":
             self.found.append(dict(attrs))
-        if tag not in ("img", "meta"):
+        if tag not in ("img", "meta", "link"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -239,13 +295,3 @@ def test_progress_says_a_line_a_minute_where_there_is_no_terminal(capsys, monkey
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     assert list(progress.progress(["a", "b", "c", "d"], "work")) == ["a", "b", "c", "d"]
     assert capsys.readouterr().err == "work: 1 of 4, 80 s\nwork: 3 of 4, 160 s\n"
-
-
-def test_page_escapes_what_it_is_given(tmp_path):
-    path = write_page(
-        tmp_path / "a.html", "<b>", "a & b", [Section("<i>", "x < y", [("h",), ("<td>",)], (), {"k": {"l": "<"}})]
-    )
-    text = path.read_text()
-    assert "<b>" not in text
-    assert "&lt;td&gt;" in text
-    assert "k.l" in text

@@ -102,6 +102,9 @@ def test_shared_edges_are_sums_over_the_factors():
         (lambda g, x: gbp.Factor(lambda a: (a, a), (x[:],), sigma=1.0, name="pix"), "'pix': h must return one array"),
         (lambda g, x: gbp.Factor(lambda a: a[:2], (x[:],), sigma=1.0, name="pix"), "'pix': h failed"),
         (lambda g, x: gbp.Factor(minus, (x[:],), sigma=1.0, name="pix"), "'pix': h failed"),
+        (lambda g, x: gbp.Factor(np.sin, (x[:],), sigma=1.0, name="pix"), "'pix': h failed.*use jax.numpy instead"),
+        (lambda g, x: gbp.Factor(lambda a: np.sin(a), (x[:],), sigma=1.0), "use jax.numpy instead"),
+        (lambda g, x: gbp.Factor(lambda a: a if a > 0 else -a, (x[:],), sigma=1.0), "use jnp.where"),
         (lambda g, x: gbp.Factor(lambda a: jnp.zeros(0), (x[:],), sigma=1.0, name="pix"), "'pix': h returns an empty"),
         (lambda g, x: gbp.Factor(same, (x[:],), covariance=np.eye(2), name="pix"), "'pix': covariance has shape"),
         (lambda g, x: gbp.Factor(same, (x[None],), covariance=-np.eye(4), name="pix"), "'pix': every covariance"),
@@ -255,6 +258,27 @@ def test_check_jacobian():
         gbp.check_jacobian(gbp.Factor(same, (x[:],), sigma=1.0))
 
 
+def test_check_jacobian_at_a_point():
+    graph = gbp.FactorGraph()
+    pose = graph.variable("pose", (3, 2), block=True)
+    scale = graph.variable("scale", (1,))
+    # Wrong by what is hardly seen where the exponential is large, and plainly where it is small.
+    factor = gbp.Factor(
+        lambda p, s: jnp.exp(p[0]) + p[1] * s,
+        (pose[:2], scale[:]),
+        sigma=1.0,
+        jacobian=lambda p, s: (jnp.stack([jnp.exp(p[0]), s + 1]), p[1]),
+    )
+    at = {"pose": [[20.0, 1.0]] * 3, "scale": 2.0}
+    assert gbp.check_jacobian(factor, at=at) < 1e-3
+    with pytest.raises(ValueError, match=r"argument 0 is off by 0\.5"):
+        gbp.check_jacobian(factor, at={**at, "pose": gbp.Gaussian.from_moments(np.zeros((3, 2)), 1.0)})
+    with pytest.raises(ValueError, match="at has no value for variable 'scale'"):
+        gbp.check_jacobian(factor, at={"pose": np.zeros((3, 2))})
+    with pytest.raises(ValueError, match=r"at\['pose'\] must be numbers of shape \(3, 2\)"):
+        gbp.check_jacobian(factor, at={"pose": np.zeros((3, 7)), "scale": 1.0})
+
+
 def test_given_jacobian_gives_the_same_beliefs():
     results = []
     for jacobian in (None, lambda c, a, b: (a * b, c * b, c * a)):
@@ -264,3 +288,9 @@ def test_given_jacobian_gives_the_same_beliefs():
         results.append(gbp.infer(graph, tolerance=1e-6)["x"])
     np.testing.assert_allclose(results[0].mean, results[1].mean, rtol=1e-6)
     np.testing.assert_allclose(results[0].lam, results[1].lam, rtol=1e-6)
+
+
+def test_edges_of_a_grid_that_a_variable_does_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"\(5, 8, 8\) does not lie along axes \(0, 1\) of the grid \(5, 8, 8, 1\)"):
+        gbp.AxesEdges((5, 8, 8), (0, 1), (5, 8, 8, 1))
+    assert gbp.AxesEdges((5, 8, 8), (0, 2), (5, 3, 64)).row == 64  # pixels in a row: axes may be joined

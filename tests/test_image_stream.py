@@ -18,8 +18,9 @@ from gbplearn.checkpoint import load
 from gbplearn.experiments import image_settings
 from gbplearn.experiments.catalogue import EXPERIMENTS
 from gbplearn.experiments.experiment import run
-from gbplearn.experiments.image_stream import ImageStream, in_portions, moments_to_look
+from gbplearn.experiments.image_stream import ImageStream
 from gbplearn.report.record import settings_hash
+from gbplearn.watching import in_portions, moments_to_look
 
 
 def small_network():
@@ -56,7 +57,7 @@ def small(monkeypatch):
 
 def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
     ledger = tmp_path / "ledger.jsonl"
-    results, _ = run(small, [0, 1], tmp_path / "out", ledger)
+    results, *_ = run(small, [0, 1], tmp_path / "out", ledger)
     for how in ("fixed", "random", "forward", "adam", "adam scaled", "kalman", "linear"):
         assert results["metrics"][f"test accuracy/{how}"]["mean"] > 0.4, how  # of ten classes
         for score in ("negative log likelihood", "expected calibration error", "Brier score"):
@@ -78,7 +79,7 @@ def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
     assert first["fixed"].startswith(f"{np.mean(values):.4f} ± {abs(values[0] - values[1]) / 2:.2g}")
     assert first["kalman"].endswith("(1 seed)")
 
-    again, _ = run(small, [0, 1], tmp_path / "out", ledger)
+    again, *_ = run(small, [0, 1], tmp_path / "out", ledger)
     assert again["metrics"] == results["metrics"]
     assert again["cpu_seconds"] == results["cpu_seconds"]
     assert len(ledger.read_text().splitlines()) == 2  # nothing was run

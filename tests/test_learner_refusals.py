@@ -11,7 +11,7 @@ from learners import assert_same, classifier, copies, line, measured, points
 
 
 def test_messages_that_diverge_leave_the_posterior_alone():
-    """Features that hardly differ, hardly any noise or damping, no guard: see docs/divergence.md."""
+    """Features that hardly differ, hardly any noise or damping, no guard: see docs/concepts/divergence.md."""
     rng = np.random.default_rng(0)
     layers = gbp.Dense(2, sigma=1e-3, weight_prior=1.0, weight_init=0.0), gbp.GaussianObservation(sigma=1e-3)
     hopeless = {"iterations": 600, "tolerance": 1e-3, "damping": 1e-6, "guard": False}

@@ -44,7 +44,7 @@ def small(monkeypatch):
 
 def test_random_order_has_as_many_iterations_or_as_many_visits(tmp_path, monkeypatch):
     experiment = SmallAsync(examples=120)
-    results, _ = run(experiment, [0], tmp_path, None)
+    results, *_ = run(experiment, [0], tmp_path, None)
     mean = {name: m["mean"] for name, m in results["metrics"].items()}
     assert mean[f"iterations a batch/{SWEEP}"] == mean[f"iterations a batch/{ITERATION}"]
     # Three groups: four visits a sweep, three of the random order; a batch may be off by half an iteration.
@@ -59,7 +59,7 @@ def test_random_order_has_as_many_iterations_or_as_many_visits(tmp_path, monkeyp
 @pytest.mark.slow
 def test_every_pair_of_iterations_is_measured(tmp_path):
     experiment = SmallIterations(examples=150, tested=100, counts=(2, 80))
-    results, _ = run(experiment, [0], tmp_path, None)
+    results, *_ = run(experiment, [0], tmp_path, None)
     mean = {name: m["mean"] for name, m in results["metrics"].items()}
     assert mean["test accuracy, trained with 80/default"] > 0.8
     for how in ("forward", "random"):
@@ -88,7 +88,7 @@ def test_a_damped_prediction_goes_on_from_where_it_was():
 @pytest.mark.slow
 def test_every_pair_of_damping_and_dropout_is_tried(tmp_path):
     experiment = SmallStability(examples=100, iterations=60, dampings=(0.9,), dropouts=(0.5,))
-    results, _ = run(experiment, [0], tmp_path, tmp_path / "ledger.jsonl")
+    results, *_ = run(experiment, [0], tmp_path, tmp_path / "ledger.jsonl")
     rows = experiment.rows(results)
     assert [row[:2] for row in rows[1:]] == [(f"0.9{more}", "0.5") for more in ("", " (activations 0.5)")]
     metrics = results["metrics"]

@@ -104,7 +104,7 @@ def test_a_model_that_has_diverged_says_that_all_classes_are_alike(small, digits
 
 
 def test_a_run_has_all_numbers_and_is_not_run_twice(small, tmp_path, monkeypatch):
-    results, _ = run(small, [0, 1], tmp_path / "out", tmp_path / "ledger.jsonl")
+    results, *_ = run(small, [0, 1], tmp_path / "out", tmp_path / "ledger.jsonl")
     for method in SETTINGS:
         for size in (50, 100):
             assert 0.2 < results["metrics"][f"test accuracy after {size} images/{method}"]["mean"] <= 1
@@ -113,7 +113,7 @@ def test_a_run_has_all_numbers_and_is_not_run_twice(small, tmp_path, monkeypatch
     ahead = 100 * (both[0] - both[1])
     assert rows[f"gbp ahead of {ADAM}"][0] == f"{ahead.mean():.4g} ± {ahead.std(ddof=1) / 2**0.5:.2g}"
     monkeypatch.setattr(sample_efficiency, "learn", lambda *a, **k: pytest.fail("it ran again"))
-    again, _ = run(small, [0, 1], tmp_path / "out", tmp_path / "ledger.jsonl")
+    again, *_ = run(small, [0, 1], tmp_path / "out", tmp_path / "ledger.jsonl")
     assert again["metrics"] == results["metrics"]
     assert again["cpu_seconds"] == results["cpu_seconds"]
     assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 2

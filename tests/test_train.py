@@ -1,8 +1,12 @@
 """`gbplearn train` and `gbplearn inspect`."""
 
+import json
+import pathlib
+
 import pytest
 
 import gbplearn as gbp
+from browser import shows_in_a_browser
 from checkpoint_files import small_file, state
 from gbplearn import cli, train
 
@@ -11,6 +15,19 @@ def only_line(text):
     lines = text.splitlines()
     assert len(lines) == 1, text
     return lines[0]
+
+
+def check_report(folder, before):
+    """What a run leaves behind; a run that was interrupted has the same curve."""
+    results = json.loads((folder / "results.json").read_text())
+    assert results["curve"] == before["curve"]
+    assert [seen for seen, _ in results["curve"]] == [50, 100]
+    assert results["curve"][-1][1] == results["metrics"]["test accuracy/forward"]
+    assert results["metrics"] | {"learning, CPU seconds": 0} == before["metrics"] | {"learning, CPU seconds": 0}
+    page = (folder / "report.html").read_text()
+    assert f"{results['metrics']['test accuracy/messages']:.2%}" in page
+    assert f"{50 * 10 * (64 + 1 + 1):,}" in page  # edges of a batch: weights, bias and output of each unit
+    shows_in_a_browser(folder / "report.html", pictures=5)
 
 
 @pytest.fixture
@@ -22,10 +39,18 @@ def small(monkeypatch):
 WORDS = ["train", "--data", "digits", "--examples", "100", "--iterations", "60"]
 
 
+def without_times(learner):
+    """Its state; how long it took is no part of it."""
+    learner.note = {name: value for name, value in learner.note.items() if not name.endswith("seconds")}
+    return state(learner)
+
+
 def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monkeypatch):
     whole, parted = tmp_path / "new" / "whole.safetensors", tmp_path / "parted.safetensors"
+    monkeypatch.chdir(tmp_path)
     assert cli.main([*WORDS, "--checkpoint", str(whole)]) == 0
     told = capsys.readouterr().out
+    first = json.loads(pathlib.Path("train/results.json").read_text())
     assert "test accuracy" in told
     assert "learnt from 100 images in 2 batches" in told
 
@@ -46,12 +71,13 @@ def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monke
 
     assert cli.main([*WORDS, "--checkpoint", str(parted), "--resume"]) == 0
     assert capsys.readouterr().out == told.replace(str(whole), str(parted))
-    assert state(gbp.Learner.load(parted)) == state(gbp.Learner.load(whole))
+    assert without_times(gbp.Learner.load(parted)) == without_times(gbp.Learner.load(whole))
+    check_report(pathlib.Path("train"), first)
 
     assert cli.main(["inspect", str(whole)]) == 0
     described = capsys.readouterr().out
     assert "learnt: 2 batches, 100 examples, 0 failures" in described
-    assert "note: data='digits', batch=50, seen=100" in described
+    assert "note: data='digits', batch=50, seen=100, curve=" in described
 
     for words, named in (
         (["--batch", "20", "--resume"], "--batch 50, not 20"),
@@ -92,6 +118,7 @@ def test_inspect_refuses(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_train_on_all_digits(capsys):
+def test_train_on_all_digits(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert cli.main(["train", "--data", "digits"]) == 0
     assert float(capsys.readouterr().out.split()[2].rstrip("%")) > 95

@@ -147,7 +147,7 @@ def test_the_experiment_goes_on_where_it_was_stopped(bear, tmp_path, monkeypatch
     monkeypatch.setitem(METHODS, "one layer, continual", small(network=halved, carry=("upsample",)))
     monkeypatch.setitem(METHODS, "pairwise", dataclasses.replace(PAPER["pairwise"], iterations=30))
     experiment = Video(("pairwise", "one layer, continual"), frames=FRAMES, data_dir=bear)
-    results, _ = run(experiment, [0], tmp_path / "whole", tmp_path / "ledger.jsonl")
+    results, *_ = run(experiment, [0], tmp_path / "whole", tmp_path / "ledger.jsonl")
     metrics = {name: m["mean"] for name, m in results["metrics"].items()}
     clean = load_bear(bear) / 255
     noisy, _ = corrupt(clean, 0.1, 0)

@@ -78,6 +78,7 @@ class RunExperiment:
             "async",
             "iterations",
             "stability",
+            "variances",
             "video",
             "video-alpha",
             "denoisers",
@@ -138,22 +139,32 @@ class Train:
     """How many training images; by default all."""
     seed: int = 0
     """Of the order of the images and the priors; 0 or larger."""
+    out: Path = Path("train")
+    """Folder for report.html, the pictures and results.json; made if it is missing."""
 
     def run(self) -> None:
-        """Train and test."""
+        """Train, test and report."""
+        from .files import make_folder
+        from .report.record import Clock
         from .train import prepare
+        from .train_report import report_training
 
+        clock = Clock()
+        options = {"batch": self.batch, "iterations": self.iterations, "examples": self.examples, "seed": self.seed}
         try:
-            options = {"batch": self.batch, "iterations": self.iterations, "examples": self.examples, "seed": self.seed}
             training = prepare(self.data, self.data_dir, checkpoint=self.checkpoint, resume=self.resume, **options)
         except ValueError as error:
             raise BadInput(str(error)) from None
-        accuracy, learner = training.run(), training.learner
+        make_folder(self.out)
+        training.learn(f"train on {self.data}")
+        results, learner = report_training(training, {"data": self.data, **options}, self.out, clock), training.learner
         bad = f", {learner.failures} batches ended badly" if learner.failures else ""
-        print(f"test accuracy {accuracy:.2%} ({len(training.images.test_y):,} images, read out by messages)")
+        accuracy, count = results["metrics"]["test accuracy/messages"], len(training.images.test_y)
+        print(f"test accuracy {accuracy:.2%} ({count:,} images, read out by messages)")
         print(f"learnt from {learner.examples:,} images in {learner.batches:,} batches{bad}")
         if self.checkpoint is not None:
             print(self.checkpoint)
+        print(f"Open {self.out / 'report.html'}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +186,8 @@ class Denoise:
     """Where to write the probability that a pixel held nonsense: white for 1."""
     std: Path | None = None
     """Where to write standard deviations: white for 0.25 and more."""
+    report: bool = True
+    """Whether to write NAME.report.html beside the output: pictures before and after, messages, costs, settings."""
 
     def run(self) -> None:
         """Clean it, and say how much there was to clean."""
@@ -182,7 +195,7 @@ class Denoise:
 
         more = {"clean": self.clean, "mask": self.mask, "noise_map": self.noise_map, "std": self.std}
         try:
-            lines = denoise_file(self.input, self.output, model=self.model, **more)
+            lines = denoise_file(self.input, self.output, model=self.model, report=self.report, **more)
         except ValueError as error:
             raise BadInput(str(error)) from None
         print("\n".join(lines))

@@ -271,6 +271,8 @@ class AxesEdges(Edges):
     def __init__(self, unit_shape: tuple[int, ...], axes: tuple[int, ...], grid: tuple[int, ...]):
         self.unit_shape, self.axes, self.grid = tuple(unit_shape), tuple(axes), tuple(grid)
         self.joined = tuple(grid[a] for a in axes)
+        if math.prod(self.joined) != math.prod(unit_shape):
+            raise ValueError(f"a variable of shape {self.unit_shape} does not lie along axes {axes} of the grid {grid}")
 
     @property
     def row(self) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from .gaussian import Numbers
+from .gaussian import Gaussian, Numbers
 from .measurement import FactorKind, Function, Layout, Measurement
 from .noise import LearnNoise
 from .robust import Kernel
@@ -216,7 +217,7 @@ class Factor:
             out = jax.eval_shape(h, *rows)
         except Exception as error:
             shapes = ", ".join(str(r.shape) for r in rows)
-            text = str(error).split("\n")[0]
+            text = _hint(h, error) or str(error).split("\n")[0]
             raise ValueError(f"factor '{self.name}': h failed on arguments of shape {shapes}: {text}") from error
         if not hasattr(out, "shape") or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ValueError(f"factor '{self.name}': h must return one array of real numbers, it returns {out}")
@@ -304,8 +305,26 @@ class Factor:
         return axes
 
 
-def check_jacobian(factor: Factor, *, seed: int = 0, tolerance: float = 1e-3) -> float:
-    """Compare `factor.jacobian` with automatic differentiation of `factor.h` at a random point of each factor.
+def _hint(h: Callable[..., Any], error: Exception) -> str | None:
+    """What to do about the two errors of JAX that most first functions run into."""
+    if isinstance(h, np.ufunc) or isinstance(error, jax.errors.TracerArrayConversionError):
+        return "it calls NumPy on its arguments; use jax.numpy instead"
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return "it asks whether a value is true ('if', 'and', 'max'); use jnp.where, jnp.maximum or the like instead"
+    return None
+
+
+def check_jacobian(
+    factor: Factor, *, at: Mapping[str, Any] | None = None, seed: int = 0, tolerance: float = 1e-3
+) -> float:
+    """Compare `factor.jacobian` with automatic differentiation of `factor.h`, at one point of each factor.
+
+    **Arguments:**
+
+    - `at`: values of its variables by name, or a `Result`, whose means are taken; by default drawn from `N(0, 1)`. Give
+        it where these are unusual values for `h`: entries that are small there are hardly checked.
+    - `seed`: of what is drawn.
+    - `tolerance`: of the largest difference, relative to the largest entry.
 
     **Returns:** the largest difference, relative to the largest entry. Above `tolerance` it raises a `ValueError` that
     names the argument.
@@ -313,12 +332,15 @@ def check_jacobian(factor: Factor, *, seed: int = 0, tolerance: float = 1e-3) ->
     if factor.jacobian is None or isinstance(factor.h, FactorKind):
         raise ValueError(f"factor '{factor.name}' has no jacobian= to check")
     rng = np.random.default_rng(seed)
-    rows = [
-        jnp.asarray(rng.standard_normal((factor.factors, *a.row_shape)), jnp.result_type(float))
-        if isinstance(a, View)
-        else jnp.broadcast_to(jnp.asarray(a), (factor.factors, *a.shape[1:]))
-        for a in factor.args
-    ]
+
+    def row(a: View | np.ndarray) -> Array:
+        if not isinstance(a, View):
+            return jnp.broadcast_to(jnp.asarray(a), (factor.factors, *a.shape[1:]))
+        shape = factor.factors, *a.row_shape
+        point = rng.standard_normal(shape) if at is None else np.broadcast_to(_values(factor, a, at), shape)
+        return jnp.asarray(point, jnp.result_type(float))
+
+    rows = [row(a) for a in factor.args]
     given = jax.vmap(factor.jacobian)(*rows)
     if not isinstance(given, (tuple, list)) or len(given) != len(factor.args):
         raise ValueError(f"factor '{factor.name}': jacobian must return a tuple of {len(factor.args)} arrays")
@@ -337,3 +359,16 @@ def check_jacobian(factor: Factor, *, seed: int = 0, tolerance: float = 1e-3) ->
             raise ValueError(f"factor '{factor.name}': jacobian of argument {i} is off by {off:.2g} (relative)")
         worst = max(worst, off)
     return worst
+
+
+def _values(factor: Factor, view: View, at: Mapping[str, Any]) -> np.ndarray:
+    """What the factors see of a variable, `(first axis of the view,) + row_shape`."""
+    name, shape = view.variable.name, view.variable.shape
+    if name not in at:
+        raise ValueError(f"factor '{factor.name}': at has no value for variable '{name}'")
+    value = at[name].mean if isinstance(at[name], Gaussian) else at[name]
+    try:
+        units = np.broadcast_to(np.asarray(value, float), shape).reshape(-1, view.variable.dim)
+    except (ValueError, TypeError):
+        raise ValueError(f"factor '{factor.name}': at['{name}'] must be numbers of shape {shape}") from None
+    return units[view.unit_ids()].reshape(view.shape[0], *view.row_shape)

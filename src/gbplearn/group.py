@@ -268,7 +268,7 @@ def check_mode(messages: str) -> None:
         raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
 
 
-# From here on an edge set is worth pooling: see docs/messages.md for the measurements behind both numbers.
+# From here on an edge set is worth pooling: see docs/concepts/messages.md for the measurements behind both numbers.
 POOLED_EDGES = 65_536
 POOLED_MESSAGES = 8
 

@@ -57,6 +57,7 @@ class Trace:
     energy: dict[str, np.ndarray]  # of each factor group, at the means it was visited with
     prior_energy: np.ndarray  # of all priors
     switched: dict[str, np.ndarray]  # share of robust factors with a scale below 1
+    residuals: dict[str, np.ndarray]  # of each factor group; the largest is `residual`
 
     @classmethod
     def joined(cls, parts: Sequence[Trace]) -> Trace:
@@ -71,6 +72,7 @@ class Trace:
             names("energy"),
             np.concatenate([p.prior_energy for p in parts]),
             names("switched"),
+            names("residuals"),
         )
 
     @property
@@ -333,6 +335,7 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         {n: energy[:, i] for i, n in enumerate(names)},
         priors.sum(1),
         {n: switched[:, i] for i, n in enumerate(names)},
+        {n: residuals[:, i] for i, n in enumerate(names)},
     )
     message = status.value
     unknown = [n for n, b in found.items() if problem.touching(n) and not all_proper(b)]

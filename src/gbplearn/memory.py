@@ -18,7 +18,8 @@ from .sites import INPUT
 if TYPE_CHECKING:
     from .network import Sequential
 
-# Arrays of floats that a visit holds at a time besides the messages: measured on compiled programs (docs/messages.md).
+# Arrays of floats that a visit holds at a time besides the messages: measured on compiled programs
+# (docs/concepts/messages.md).
 _PER_EDGE, _PER_FACTOR = 8, 16
 
 

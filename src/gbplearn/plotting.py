@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .inference import Result
+    from .inference import Result, Trace
 
 _MOST_LINES, _MOST_FILTERS, _MOST_POINTS = 12, 16, 2000
 _FEW = 30  # values that are shown one by one
@@ -30,32 +30,39 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def plot_result(result: Result) -> Figure:
-    """Residual, and energy of each group and of the priors, over the iterations."""
+    """Residual of each group, and energy of each group and of the priors, over the iterations."""
+    return plot_trace(result.trace, f"{result.status} after {result.iterations} iterations")
+
+
+def plot_trace(trace: Trace, title: str) -> Figure:
+    """The same of a trace."""
     figure = _figure(9.0, 3.6)
     from matplotlib.ticker import MaxNLocator
 
     from .report.figures import BLUE, GREEN, GREY, ORANGE
 
     left, right = figure.subplots(1, 2)
-    trace, steps = result.trace, np.arange(1, len(result.trace.residual) + 1)
-    left.plot(steps, _shown(trace.residual), color=BLUE, label="residual")
-    left.set_yscale("log")
-    left.set_title("largest change of a belief", fontsize=10)
-    energies = _largest([*trace.energy.items(), ("priors", trace.prior_energy)])
-    for i, (name, energy) in enumerate(energies):
-        colour, style = (BLUE, ORANGE, GREEN, GREY)[i % 4], _STYLES[i // 4 % 4]
-        right.plot(steps, _shown(energy), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
-    right.set_yscale("log")
-    right.set_title("energy", fontsize=10)
-    legend = right.legend(fontsize=8, ncols=1 + (len(energies) > 6))
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a name may hold dollars
-    for axes in (left, right):
+    steps = np.arange(1, len(trace.residual) + 1)
+    looks = {}  # a group looks the same left and right
+    for axes, lines, together, what in (
+        (left, list(trace.residuals.items()), np.max, "largest change of a belief"),
+        (right, [*trace.energy.items(), ("priors", trace.prior_energy)], np.sum, "energy"),
+    ):
+        for name, values in _largest(lines, together):
+            look = looks.setdefault(name, ((BLUE, ORANGE, GREEN, GREY)[len(looks) % 4], _STYLES[len(looks) // 4 % 4]))
+            colour, style = look
+            axes.plot(steps, _shown(values), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
+        axes.set_yscale("log")
+        axes.set_title(what, fontsize=10)
+        if lines:
+            legend = axes.legend(fontsize=8, ncols=1 + (len(lines) > 6))
+            for text in legend.get_texts():
+                text.set_parse_math(False)  # a name may hold dollars
         axes.set_xlabel("iteration")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(f"{result.status} after {result.iterations} iterations", fontsize=11, parse_math=False)
+    figure.suptitle(title, fontsize=11, parse_math=False)
     return figure
 
 
@@ -68,13 +75,13 @@ def _shown(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
 
-def _largest(energies: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
-    """Those that can be told apart in one plot; the smaller ones as a sum."""
-    if len(energies) <= _MOST_LINES:
-        return energies
-    ranked = sorted(energies, key=lambda named: -float(np.nan_to_num(named[1]).max(initial=0.0)))
+def _largest(lines: list[tuple[str, np.ndarray]], together: Callable[..., Any]) -> list[tuple[str, np.ndarray]]:
+    """Those that can be told apart in one plot; the smaller ones as one, their sum or the largest of them."""
+    if len(lines) <= _MOST_LINES:
+        return lines
+    ranked = sorted(lines, key=lambda named: -float(np.nan_to_num(named[1]).max(initial=0.0)))
     kept, rest = ranked[: _MOST_LINES - 1], ranked[_MOST_LINES - 1 :]
-    return [*kept, (f"{len(rest)} others", np.sum([energy for _, energy in rest], axis=0))]
+    return [*kept, (f"{len(rest)} others", together([values for _, values in rest], axis=0))]
 
 
 def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:

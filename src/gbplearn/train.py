@@ -12,12 +12,12 @@ import numpy as np
 from .checkpoint import CheckpointError, load, save
 from .data.images import Images, load_images
 from .files import make_folder
-from .learner import Learner, Report
+from .learner import Learner
 from .measurement import Shape
 from .models import digits_classifier, paper_classifier
 from .network import Sequential
 from .report.progress import progress
-from .scores import accuracy
+from .watching import Curve
 
 CLASSES = 10
 # Batches from one checkpoint to the next.
@@ -31,24 +31,6 @@ def network(shape: Shape) -> Sequential:
     return paper_classifier() if shape[0] >= _LARGE else digits_classifier()
 
 
-class Watch:
-    """Looks on while a learner is trained. This one sees nothing; others override what they want to know."""
-
-    def before(self, learner: Learner, x: np.ndarray, y: np.ndarray) -> None:
-        """Called with a batch that is about to be learnt."""
-
-    def after(self, learner: Learner, report: Report, seen: int) -> None:
-        """Called when it was: `seen` images by now."""
-
-    def note(self) -> dict[str, Any]:
-        """Numbers and strings that go into checkpoints."""
-        return {}
-
-    def tell(self) -> str:
-        """What progress says."""
-        return ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Training:
     """A learner, and the images it has yet to see.
@@ -58,8 +40,8 @@ class Training:
     - `data`: the name of the images.
     - `order`: numbers of the training images that are used, in the order they are seen.
     - `seen`: how many of them the learner has seen.
-    - `checkpoint`: the file to write; None for none.
     - `watch`: looks on.
+    - `checkpoint`: the file to write; None for none.
     """
 
     learner: Learner
@@ -67,9 +49,9 @@ class Training:
     images: Images
     order: np.ndarray
     batch: int
-    seen: int = 0
+    seen: int
+    watch: Curve
     checkpoint: Path | None = None
-    watch: Watch = dataclasses.field(default_factory=Watch)
 
     def learn(self, label: str) -> None:
         """Go through the training images.
@@ -92,14 +74,8 @@ class Training:
         finally:
             self._save(kept, note)
 
-    def run(self) -> float:
-        """Learn, then read out the test accuracy by messages."""
-        self.learn(f"train on {self.data}")
-        logits = np.asarray(self.learner.predict(np.asarray(self.images.test_x)).mean)
-        return accuracy(logits, self.images.test_y)
-
     def _note(self, seen: int) -> dict[str, Any]:
-        return {**self.watch.note(), "data": self.data, "batch": self.batch, "seen": seen}
+        return {"data": self.data, "batch": self.batch, "seen": seen, **self.watch.note()}
 
     def _save(self, learner: Learner, note: dict[str, Any]) -> None:
         if self.checkpoint is not None:
@@ -152,7 +128,8 @@ def prepare(
         shape = images.train_x.shape[1:]
         learner = Learner(network(shape), shape, iterations=iterations, seed=seed)
     order = np.random.default_rng(seed).permutation(count)[:examples]
-    return Training(learner, data, images, order, batch, seen, checkpoint)
+    curve = Curve(images, batch, -(-len(order) // batch), learner.note)
+    return Training(learner, data, images, order, batch, seen, curve, checkpoint)
 
 
 def _check_same(learner: Learner, path: Path, note: dict[str, str | int], iterations: int, seed: int) -> int:

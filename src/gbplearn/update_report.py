@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .carried import Carried, messages_of
 from .gaussian import Gaussian
-from .inference import Result, Status
+from .inference import Result, Status, Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Report:
     energy: float  # of all factors and priors at the end
     energies: dict[str, float]  # of each factor group
     guard: tuple[str, ...]  # what the guard did
+    trace: Trace  # residuals and energies of each factor group, iteration by iteration
     belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
     batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
     carried: Carried | None = None  # if `update(carry=...)` asked, messages of these layers
@@ -55,6 +56,7 @@ def report_of(
         total,
         last,
         result.guard,
+        trace,
         belief,
         batch,
         messages_of(result, carry) if carry and accepted else None,

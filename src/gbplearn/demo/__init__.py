@@ -10,11 +10,13 @@ from ..experiments.experiment import as_text
 from ..files import make_folder
 from ..models import digits_classifier
 from ..network import Sequential
-from ..report.figures import save_figure
+from ..report.classifier import Learnt
+from ..report.classifier import sections as about_classifier
+from ..report.figures import save_picture
 from ..report.page import Section, write_page
-from ..report.record import Clock, environment, write_json
+from ..report.record import Clock, environment, how_it_was_run, peak_memory_mb, write_json
 from .classify import LABELLED, STEPS, Classified, classify
-from .figures import draw_curves, draw_filled, draw_filters, draw_uncertain
+from .figures import draw_curves, draw_filled
 from .fill_in import Filled, digits_generator, fill_in
 
 
@@ -69,10 +71,17 @@ def run_demo(
             "half of the labels/adam": classified.adam_half_curve.tolist(),
         },
         **clock.read(),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
         "environment": environment(clock.commit),
     }
-    sections = [Section("In short", _READ_OUT, rows), *_sections(folder, classified, filled)]
-    sections.append(Section("How it was run", "", (), (), settings))
+    learnt = Learnt(classified.learner, stream.test_x, stream.test_y, classified.probabilities, stream.batch)
+    sections = [
+        Section("In short", _READ_OUT, rows),
+        _curves(folder, classified),
+        _hidden_half(folder, filled),
+        *about_classifier(learnt, folder),
+        how_it_was_run(settings, results),
+    ]
     write_json(folder / "results.json", results)
     lead = f"Handwritten digits, learnt by Gaussian belief propagation in one pass; {results['seconds']:.0f} s in all."
     page = write_page(folder / "report.html", "gbplearn demo", lead, sections)
@@ -103,51 +112,32 @@ def _short(c: Classified, f: Filled) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _sections(folder: Path, c: Classified, f: Filled) -> list[Section]:
-    found = c.metrics()
-    chosen = c.chosen
-    parts = (
-        (
-            "curves",
-            draw_curves(c),
-            "Learning curves",
-            f"Each of the {len(c.stream.y)} training images is seen once; the posterior of a batch is the prior of the "
-            f"next. In the second pass {c.labelled} images keep their label. Adam trains the same architecture on the "
-            f"same batches with {chosen['steps']} steps of {chosen['rate']:g} a batch, chosen on a fifth of the "
-            "training images with all labels.",
-            "Test accuracy against training images seen, for Gaussian belief propagation and Adam, with all labels and "
-            f"with half of them. At the end, by messages: {found['all labels/messages']:.1%} with all labels, "
-            f"{found['half of the labels/messages']:.1%} with half.",
-        ),
-        (
-            "filters",
-            draw_filters(c),
-            "What the filters are believed to be",
-            "Weights are Gaussian variables: each has a mean and a standard deviation.",
-            "The filters of the convolution after one pass: above their posterior means, below the standard deviations "
-            "of the same weights.",
-        ),
-        (
-            "uncertain",
-            draw_uncertain(c),
-            "Where the classifier is least sure",
-            "The test digits with the largest entropy of the predicted class probabilities, the largest first.",
-            "The twelve most uncertain test digits, each with its true class, the predicted class and its probability; "
-            "orange where the prediction is wrong.",
-        ),
-        (
-            "filled",
-            draw_filled(f),
-            "Filling in what is hidden",
-            "A generative network learns from the same stream without labels. Then the right half of each test digit "
-            "is hidden and asked for. All layers are linear, so the standard deviations depend on which pixels are "
-            "hidden, not on what the others show.",
-            "One test digit of each class: the left half that was seen, the half that was filled in, its standard "
-            "deviation, and the true image.",
-        ),
+def _curves(folder: Path, c: Classified) -> Section:
+    found, chosen = c.metrics(), c.chosen
+    words = (
+        "Test accuracy against training images seen, for Gaussian belief propagation and Adam, with all labels and "
+        f"with half of them. At the end, by messages: {found['all labels/messages']:.1%} with all labels, "
+        f"{found['half of the labels/messages']:.1%} with half."
     )
-    out = []
-    for name, figure, title, text, alt in parts:
-        files = save_figure(figure, folder, name)
-        out.append(Section(title, text, (), [(p, alt) for p in files if p.suffix == ".svg"]))
-    return out
+    return Section(
+        "Learning curves",
+        f"Each of the {len(c.stream.y)} training images is seen once; the posterior of a batch is the prior of the "
+        f"next. In the second pass {c.labelled} images keep their label. Adam trains the same architecture on the "
+        f"same batches with {chosen['steps']} steps of {chosen['rate']:g} a batch, chosen on a fifth of the "
+        "training images with all labels.",
+        pictures=[save_picture(draw_curves(c), folder, "curves", words)],
+    )
+
+
+def _hidden_half(folder: Path, f: Filled) -> Section:
+    words = (
+        "One test digit of each class: the left half that was seen, the half that was filled in, its standard "
+        "deviation, and the true image."
+    )
+    return Section(
+        "Filling in what is hidden",
+        "A generative network learns from the same stream without labels. Then the right half of each test digit "
+        "is hidden and asked for. All layers are linear, so the standard deviations depend on which pixels are "
+        "hidden, not on what the others show.",
+        pictures=[save_picture(draw_filled(f), folder, "filled", words)],
+    )

@@ -10,7 +10,6 @@ from ..baselines.cnn import GradientClassifier
 from ..experiments.digits import Stream, learn, learn_with_adam
 from ..learner import Learner
 from ..network import Sequential
-from ..scores import entropy
 
 LABELLED = 0.5  # share of the labels that the second pass may see
 STEPS = (10, 50)  # of Adam, a batch; the experiment tries 200 too, which takes longer
@@ -41,11 +40,6 @@ class Classified:
             "half of the labels/forward": float(self.half_curve[-1]),
             "half of the labels/adam": float(self.adam_half_curve[-1]),
         }
-
-
-def most_uncertain(probabilities: np.ndarray, count: int) -> np.ndarray:
-    """Rows of largest predictive entropy `-sum_c p_c log p_c`, the largest first."""
-    return np.argsort(-entropy(probabilities.astype(float)), kind="stable")[:count]
 
 
 def classify(stream: Stream, net: Sequential, seed: int) -> Classified:

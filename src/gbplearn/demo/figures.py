@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ..experiments.digits import label_curves
+from ..report.classifier import label_curves
 from ..report.figures import BLUE, GREEN, GREY, ORANGE
-from .classify import Classified, most_uncertain
+from .classify import Classified
 from .fill_in import Filled
 
 
@@ -40,31 +40,6 @@ def draw_curves(c: Classified) -> Figure:
     ax.set_ylim(np.floor(10 * least) / 10, 1)
     label_curves(ax)
     ax.set_title("Each image seen once; curves of GBP by a forward pass of the posterior means", fontsize=10)
-    return figure
-
-
-def draw_filters(c: Classified) -> Figure:
-    """Posterior mean and standard deviation of every filter of the first layer."""
-    belief = c.learner.posterior["conv/weight"]
-    mean, std = (np.moveaxis(np.asarray(a)[:, :, 0], -1, 0) for a in (belief.mean, belief.std))
-    columns = 8
-    rows = -(-len(mean) // columns)
-    figure = Figure(figsize=(8.4, 1.15 * 2 * rows + 0.9), layout="constrained")
-    top, bottom = np.asarray(figure.subfigures(2, 1))
-    largest = float(np.abs(mean).max())
-    for part, images, title, colours, span in (
-        (top, mean, "mean", "RdBu_r", (-largest, largest)),
-        (bottom, std, "standard deviation", "viridis", (0.0, float(std.max()))),
-    ):
-        axes = np.asarray(part.subplots(rows, columns)).reshape(-1)
-        for ax in axes:
-            ax.set_axis_off()
-        shades = None
-        for ax, image in zip(axes, images):
-            shades = ax.imshow(image, cmap=colours, vmin=span[0], vmax=span[1])
-        part.suptitle(f"posterior {title}", fontsize=10)
-        if shades is not None:
-            part.colorbar(shades, ax=axes.tolist(), shrink=0.9)
     return figure
 
 
@@ -106,17 +81,4 @@ def draw_filled(f: Filled) -> Figure:
         ax.set_yticks([])
     if shades is not None:
         figure.colorbar(shades, ax=axes[2].tolist(), aspect=6)
-    return figure
-
-
-def draw_uncertain(c: Classified, count: int = 12) -> Figure:
-    """The test digits with the largest predictive entropy."""
-    figure = Figure(figsize=(8.4, 4.0), layout="constrained")
-    for ax, i in zip(figure.subplots(2, count // 2).flat, most_uncertain(c.probabilities, count)):
-        p, truth = c.probabilities[i], int(c.stream.test_y[i])
-        said = int(p.argmax())
-        ax.imshow(c.stream.test_x[i, ..., 0], cmap="gray", vmin=0, vmax=1)
-        ax.set_title(f"true {truth}, said {said}\n({p[said]:.0%})", fontsize=9, color=BLUE if said == truth else ORANGE)
-        ax.set_xticks([])
-        ax.set_yticks([])
     return figure

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..inference import Result, Status, infer
+from ..inference import Result, Status, Trace, infer
 from .smooth_graph import smooth_graph
 from .switches import (
     Cavity,
@@ -76,11 +76,13 @@ class Denoised(NamedTuple):
 
     - `mean`, `std`: of each value `(height, width, channels)`.
     - `corrupt`: the probability `(height, width)` that a pixel held nonsense, or was missing.
+    - `trace`: what happened in each iteration; of a large image, in its first tile.
     """
 
     mean: np.ndarray
     std: np.ndarray
     corrupt: np.ndarray
+    trace: Trace | None = None
 
 
 # Variance of the Laplacian along the axis where it is largest. How large it really is matters little: observations of
@@ -130,6 +132,7 @@ def denoise_best(
     counts = np.where(there, 1 - share, 0.0) if intact is None else intact
     weight = np.repeat(counts[..., None], channels, -1)
     result: Result | None = None
+    traces: list[Trace] = []
     around, mean, cavity = np.ones(image.shape[:2]), image, Cavity(image, np.ones(image.shape))
     for number in range(how.rounds):
         observed = image @ axes
@@ -142,6 +145,7 @@ def denoise_best(
         result = infer(graph, init=result, iterations=most, tolerance=at_rest, guard=False, throw=False)
         if last and result.status != Status.CONVERGED:  # rare, and the guard is another program to compile
             result = infer(graph, iterations=_MOST, tolerance=at_rest, throw=False)
+        traces.append(result.trace)
         mean, cavity = _beliefs(result, observed, weight, how.sigma)
         if last:
             break
@@ -169,7 +173,9 @@ def denoise_best(
     # What neighbours say is as right as is usual around.
     variance = 1 / (weight / how.sigma**2 + 1 / (cavity.variance * around[..., None]))
     std = np.sqrt(np.einsum("ijk,ck->ijc", variance, axes**2))
-    return Denoised(mean @ axes.T, std, 1 - intact)
+    # In the first round the other images are not yet there.
+    alike = [t for t in traces if t.energy.keys() == traces[-1].energy.keys()]
+    return Denoised(mean @ axes.T, std, 1 - intact, Trace.joined(alike))
 
 
 def _known_beside(

@@ -12,7 +12,9 @@ import numpy as np
 
 from ..image_scores import psnr, ssim
 from ..report.progress import progress
-from .denoiser import LAYERED, GBPDenoiser, as_frames, as_type, factor_groups
+from ..report.record import Clock
+from .cleaned import Cleaned
+from .denoiser import LAYERED, GBPDenoiser, as_frames, as_type, graph_of
 from .pictures import Frames, Output, open_frames, size_of
 
 # Standard deviations are drawn from black, 0, to white: this much and more.
@@ -28,6 +30,7 @@ def denoise_file(
     mask: Path | None = None,
     noise_map: Path | None = None,
     std: Path | None = None,
+    report: bool = True,
 ) -> list[str]:
     """Clean a file or folder.
 
@@ -40,12 +43,13 @@ def denoise_file(
     - `clean`: the truth, to compare with: of the kind of the source.
     - `mask`: white where pixels are known to be missing: an image for all frames, or a folder or video of such.
     - `noise_map`, `std`: where to write the probability that a pixel held nonsense, and standard deviations, as images.
+    - `report`: whether to write a page that shows what was done, `NAME.report.html` beside the target.
 
     **Returns:** what there is to say, line by line.
     """
     if noise_map is not None and model in LAYERED:
         raise ValueError(f"--noise-map: the model {model} does not say which pixels it took for nonsense; best does")
-    frames = open_frames(source)
+    frames, clock = open_frames(source), Clock()
     reference = None if clean is None else _same_length(open_frames(clean), frames, clean)
     denoiser = GBPDenoiser(model)
     with ExitStack() as stack:
@@ -54,27 +58,39 @@ def denoise_file(
             if path is not None:
                 outputs[name] = Output(path, frames)
                 stack.callback(outputs[name].abandon)
-        said = _clean(frames, denoiser, outputs, reference, mask)
+        cleaned = _clean(frames, denoiser, outputs, reference, mask)
         for output in outputs.values():
             output.finish()
-    return [*said, *(str(output.path) for output in outputs.values())]
+    written = [str(output.path) for output in outputs.values()]
+    if report:
+        from .report import write_report
+
+        settings = {"input": source.name, "output": target.name, "model": model, "mask": mask and mask.name}
+        written.append(f"Open {write_report(target, cleaned, settings, clock)}")
+    return [*_warnings(source), *cleaned.said(), *written]
+
+
+def _warnings(source: Path) -> list[str]:
+    """What a user should know of such a file."""
+    if source.suffix.lower() not in (".jpg", ".jpeg"):
+        return []
+    return ["note: a JPEG smears wrong pixels over their neighbours; those that were there before it hardly stand out"]
 
 
 def _clean(
     frames: Frames, denoiser: GBPDenoiser, outputs: dict[str, Output], reference: Frames | None, mask: Path | None
-) -> list[str]:
+) -> Cleaned:
     missing = None if mask is None else _missing(mask)
     scores: list[tuple[float, float, float]] = []
     corrupt: list[float] = []
     noisy: deque[np.ndarray] = deque()  # frames that have been read, and not yet cleaned
-    first: list[np.ndarray] = []
+    first = None
 
     def read() -> Iterator[np.ndarray]:
         for frame in progress(_Sized(frames), "denoise", tell=tell):
             if missing is not None and missing.shape[1:] != frame.shape[:2]:
                 raise ValueError(f"{mask} is {size_of(missing[0].shape)}, what is to be cleaned {size_of(frame.shape)}")
             noisy.append(as_frames(frame)[0])
-            first[:] = first or [noisy[0]]
             yield noisy[-1]
 
     def tell() -> str:
@@ -82,7 +98,7 @@ def _clean(
 
     truths = itertools.repeat(None) if reference is None else reference.read()
     for found, truth in zip(denoiser.frames(read(), missing), truths):
-        given = noisy.popleft()
+        given, right = noisy.popleft(), None
         outputs["mean"].add(as_type(found.mean, np.uint8))
         corrupt.append(float(found.corrupt.mean()))
         if "corrupt" in outputs:
@@ -96,14 +112,9 @@ def _clean(
                 )
             right, image = as_frames(truth)[0], np.clip(found.mean, 0, 1)
             scores.append((psnr(given, right), psnr(image, right), ssim(image, right)))
-    groups = factor_groups(denoiser.model, first[0].shape, alone=len(frames) == 1)
-    said = [f"factors a graph: {', '.join(f'{name} {count:,}' for name, count in groups.items())}"]
-    if not np.isnan(corrupt[0]):
-        said.append(f"{np.mean(corrupt):.1%} of the pixels held nonsense or were missing")
-    if scores:
-        before, after, alike = np.mean(scores, 0)
-        said.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")
-    return said
+        first = first or (given, found, right)
+    assert first is not None  # files without frames are refused when they are opened
+    return Cleaned(graph_of(denoiser.model, first[0].shape, alone=len(frames) == 1), first, scores, corrupt)
 
 
 class _Sized:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..graph import FactorGraph
 from ..learner import Learner
 from ..report.progress import progress
 from .best import Beside, Denoised, Settings, denoise_best
@@ -106,19 +107,17 @@ class GBPDenoiser(TransformerMixin, BaseEstimator):
             yield from _learnt(LAYERED[self.model], given)
 
 
-def factor_groups(model: str, shape: tuple[int, ...], alone: bool = False) -> dict[str, int]:
-    """What the graph of a frame `(height, width, channels)` is made of: factors by the name of their group.
+def graph_of(model: str, shape: tuple[int, ...], alone: bool = False) -> FactorGraph:
+    """The graph of a black frame `(height, width, channels)`; of a large one, that of one of its tiles.
 
-    Of a large frame it is that of one of its tiles. `alone`: there are no frames beside it.
+    `alone`: there are no frames beside it.
     """
     size = [min(n, TILE + 2 * MARGIN) for n in shape[:2]]
     if model in LAYERED:
-        graph = LAYERED[model].network().graph(np.zeros((1, *LAYERED[model].fitting((*size, shape[-1]))), np.float32))
-    else:
-        image, ones = np.zeros((*size, shape[-1]), np.float32), np.ones(shape[-1])
-        others = dict.fromkeys(Settings().beside, (image, image)) if model == "best-video" and not alone else {}
-        graph = smooth_graph(image, image, 1.0, ones, ones, others)
-    return {name: factor.factors for name, factor in graph.factors.items()}
+        return LAYERED[model].network().graph(np.zeros((1, *LAYERED[model].fitting((*size, shape[-1]))), np.float32))
+    image, ones = np.zeros((*size, shape[-1]), np.float32), np.ones(shape[-1])
+    others = dict.fromkeys(Settings().beside, (image, image)) if model == "best-video" and not alone else {}
+    return smooth_graph(image, image, 1.0, ones, ones, others)
 
 
 def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
@@ -133,7 +132,7 @@ def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
         place = frame.shape, next(count)
         mean, std, report = learn_frame(learners[frame.shape], frame, seen, model.carry, carried.get(place))
         carried[place] = report.carried
-        return Denoised(mean, std, np.full(frame.shape[:2], np.nan))
+        return Denoised(mean, std, np.full(frame.shape[:2], np.nan), report.trace)
 
     for frame, seen in given:
         count = itertools.count()
@@ -191,16 +190,17 @@ def in_tiles(
     height, width = frame.shape[:2]
     if max(height, width) <= tile + 2 * margin:
         return clean(frame, seen, beside=beside or {})
-    whole = Denoised(*(np.zeros(s) for s in (frame.shape, frame.shape, frame.shape[:2])))
+    whole, trace = Denoised(np.zeros(frame.shape), np.zeros(frame.shape), np.zeros(frame.shape[:2])), None
     for top, rows in _spans(height, tile, margin):
         for left, columns in _spans(width, tile, margin):
             where = np.s_[top.start : top.stop, left.start : left.stop]
             others = {name: Beside(*(a[where] for a in other)) for name, other in (beside or {}).items()}
             part = clean(frame[where], None if seen is None else seen[where], beside=others)
             inner = _inside(top, rows), _inside(left, columns)
-            for into, found in zip(whole, part):
+            for into, found in zip(whole[:3], part[:3]):
                 into[rows.start : rows.stop, columns.start : columns.stop] = found[inner]
-    return whole
+            trace = trace or part.trace
+    return whole._replace(trace=trace)
 
 
 def _inside(tile: range, kept: range) -> slice:

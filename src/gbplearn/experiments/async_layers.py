@@ -23,9 +23,9 @@ from ..report.figures import BLUE, GREEN, ORANGE
 from ..report.progress import progress
 from ..report.record import Clock
 from ..schedule import RandomLayers, Sweep
+from ..watching import in_portions, moments_to_look
 from .experiment import READ_OUT, SeedRun, rows_by_read_out, total_cost
 from .image_settings import BATCH, ITERATIONS, network
-from .image_stream import in_portions, moments_to_look
 from .parts import InParts, Parts
 
 SWEEP, ITERATION, VISIT = "sweeps", "random, equal iterations", "random, equal visits"

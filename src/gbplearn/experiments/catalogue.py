@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..report.classifier import sections
 from ..report.page import write_page
+from ..report.record import how_it_was_run
 from .async_layers import AsyncLayers
 from .cifar10 import Cifar10
 from .denoisers import DenoiserAblation, Denoisers
@@ -22,6 +24,7 @@ from .published import Published
 from .regression import Regression
 from .sample_efficiency import SampleEfficiency
 from .stability import Stability
+from .variances import Variances
 from .video import Video, VideoAlpha
 from .xor import Xor
 
@@ -41,6 +44,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         AsyncLayers,
         Iterations,
         Stability,
+        Variances,
         Video,
         VideoAlpha,
         Denoisers,
@@ -65,11 +69,14 @@ def run_by_name(
         if option not in {f.name for f in dataclasses.fields(kind)}:  # pyright: ignore[reportArgumentType]
             raise ValueError(f"--{option.replace('_', '-')} is no option of {name}")
     experiment = kind(**(options or {}))
-    results, section = run(experiment, range(experiment.seeds if seeds is None else seeds), out, ledger)
+    results, runs, section = run(experiment, range(experiment.seeds if seeds is None else seeds), out, ledger)
+    learnt = experiment.learnt(runs, out)
+    inside = [] if learnt is None else sections(learnt, out)
+    report = [section, *inside, how_it_was_run(results["settings"], results)]
     lead = (
         f"{len(results['settings']['seeds'])} seeds, {results['seconds']:.0f} s on {results['environment']['device']}"
     )
-    page = write_page(out / "report.html", f"gbplearn: {experiment.title}", lead, [section])
+    page = write_page(out / "report.html", f"gbplearn: {experiment.title}", lead, report)
     print(as_text(experiment.rows(results)))
     print(f"\n{out / 'results.json'}\n{page}")
     return results

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
 
 from ..baselines.cnn import GradientClassifier, choose
 from ..data.images import load_images
 from ..learner import Learner
 from ..models import digits_classifier
 from ..network import Sequential
+from ..report.classifier import Learnt, label_curves
 from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
 from ..scores import accuracy
@@ -95,6 +95,7 @@ class Curves(NamedTuple):
     seen: np.ndarray
     forward: np.ndarray
     adam: np.ndarray
+    learnt: Learnt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,14 +132,21 @@ class Digits(Experiment):
         learner = Learner(digits_classifier(), stream.x.shape[1:], iterations=self.iterations, seed=seed)
         forward = learn(stream, f"digits, seed {seed}", learner)
         adam, _ = learn_with_adam(stream, learner.net, seed)
+        belief = learner.predict(stream.test_x)
+        p = np.asarray(learner.net.probabilities(belief))
         metrics = {
-            "test accuracy/fixed": stream.accuracy(learner.predict(stream.test_x).mean),
+            "test accuracy/fixed": stream.accuracy(belief.mean),
             "test accuracy/forward": float(forward[-1]),
             "test accuracy/adam": float(adam[-1]),
             "test accuracy, mean after the last 10 batches/forward": float(forward[-_LAST:].mean()),
             "test accuracy, mean after the last 10 batches/adam": float(adam[-_LAST:].mean()),
         }
-        return SeedRun(seed, metrics, Curves(stream.seen, forward, adam))
+        learnt = Learnt(learner, stream.test_x, stream.test_y, p, self.batch)
+        return SeedRun(seed, metrics, Curves(stream.seen, forward, adam, learnt))
+
+    def learnt(self, runs: Sequence[SeedRun], folder: Path) -> Learnt:
+        """Of the first seed."""
+        return runs[0].kept.learnt
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Learning curves."""
@@ -151,15 +159,3 @@ class Digits(Experiment):
             ax.plot(runs[0].kept.seen, np.mean(curves, 0), color=colour, linewidth=2, label=label)
         label_curves(ax)
         return figure
-
-
-def label_curves(ax: Axes) -> None:
-    """What all learning curves have."""
-    ax.set_xlabel("training images seen, each once")
-    ax.set_ylabel("test accuracy")
-    ax.yaxis.set_major_locator(MultipleLocator(0.05))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.grid(axis="y", color="#dddddd", linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(loc="lower right", frameon=False)

@@ -25,6 +25,8 @@ from ..report.record import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..report.classifier import Learnt
+
 
 # The ways in which a trained network is asked.
 READ_OUT = {
@@ -75,6 +77,10 @@ class Experiment(abc.ABC):
         """More figures by name, each with its caption."""
         return {}
 
+    def learnt(self, runs: Sequence[SeedRun], folder: Path) -> Learnt | None:
+        """A classifier that was trained, for the report to look into; None if there is none."""
+        return None
+
     @staticmethod
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         """The table of its results, headings first."""
@@ -86,15 +92,17 @@ class Experiment(abc.ABC):
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "data_dir"}
 
 
-def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | None) -> tuple[dict[str, Any], Section]:
+def run(
+    experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | None
+) -> tuple[dict[str, Any], list[SeedRun], Section]:
     """Run an experiment for some seeds.
 
     Writes `results.json` and the figures (PNG and SVG) to the folder `out`, and a line for each seed to `ledger` as
     soon as that seed is done.
 
-    **Returns:** what `results.json` holds, and a section for a report.
+    **Returns:** what `results.json` holds, the runs, and a section for a report.
     """
-    from ..report.figures import save_figure
+    from ..report.figures import save_picture
 
     make_folder(out)
     if ledger is not None:
@@ -120,17 +128,10 @@ def run(experiment: Experiment, seeds: Sequence[int], out: Path, ledger: Path | 
     }
     figures = {experiment.name: (experiment.draw(runs), experiment.caption)}
     figures |= {f"{experiment.name}-{name}": drawn for name, drawn in experiment.pictures(runs).items()}
-    pictures = [(p, words) for name, (f, words) in figures.items() for p in save_figure(f, out, name)]
+    pictures = [save_picture(figure, out, name, words) for name, (figure, words) in figures.items()]
     write_json(out / "results.json", results)
-    rows = experiment.rows(results)
-    section = Section(
-        experiment.title,
-        " ".join(f"{name}: {words}." for name, words in experiment.read_out.items()),
-        rows,
-        [(p, words) for p, words in pictures if p.suffix == ".svg"],
-        results["settings"],
-    )
-    return results, section
+    said = " ".join(f"{name}: {words}." for name, words in experiment.read_out.items())
+    return results, runs, Section("Results", said, experiment.rows(results), pictures)
 
 
 def _commits(runs: Sequence[SeedRun], clock: Clock) -> str | None:

@@ -7,11 +7,9 @@ a comparison that is finished stays so, one that is not begins anew.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,73 +20,18 @@ from matplotlib.figure import Figure
 from .. import scores
 from ..checkpoint import load
 from ..data.images import Images, Pixels, load_images
-from ..learner import Learner, Report
+from ..learner import Learner
+from ..report.classifier import Learnt
 from ..report.progress import progress
 from ..report.record import Clock, peak_memory_mb, settings_hash
-from ..train import Training, Watch
+from ..train import Training
+from ..watching import Curve, in_portions, moments_to_look
 from .experiment import READ_OUT, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
 from .image_settings import ITERATIONS, baselines, network
 from .parts import InParts, Parts, check_same
 
-_PORTION = 1000  # images read out at a time
 SLOW = ("kalman",)  # compared with for the first seed only
-_LAST = 1000  # images that progress tells the accuracy of
-
-
-def in_portions(read: Callable[[np.ndarray], Any], x: np.ndarray | Pixels) -> np.ndarray:
-    """What `read` says of all images, asked for in portions that need little memory."""
-    return np.concatenate([np.asarray(read(x[i : i + _PORTION])) for i in range(0, len(x), _PORTION)])
-
-
-def moments_to_look(batches: int) -> list[int]:
-    """After 1, 2, 4, 8 ... batches and after the last: where learning curves have their points."""
-    return sorted({2**k for k in range(batches.bit_length())} | {batches})
-
-
-class Curve(Watch):
-    """Follows a learner: its accuracy on the test images now and then, and on each batch before it is learnt.
-
-    All that it knows goes into the checkpoint, so that a run that is resumed has the whole curve.
-    """
-
-    def __init__(self, images: Images, batch: int, batches: int, settings: str, note: Mapping[str, Any]):
-        self.images, self.batch, self.looks, self.settings = images, batch, set(moments_to_look(batches)), settings
-        self.points: list[tuple[int, float]] = [tuple(p) for p in json.loads(note.get("curve", "[]"))]
-        self._right = deque(json.loads(note.get("right", "[]")), max(1, _LAST // batch))
-        self.iterations = int(note.get("iterations", 0))
-        self.spent = {"cpu": float(note.get("cpu_seconds", 0)), "wall": float(note.get("seconds", 0))}
-        self._begin = (0.0, 0.0)
-
-    def before(self, learner: Learner, x: np.ndarray, y: np.ndarray) -> None:
-        """No image is kept back for good: each is a test before it is learnt."""
-        self._right.append(scores.accuracy(np.asarray(learner.forward(x)), y))
-        self._begin = time.process_time(), time.perf_counter()
-
-    def after(self, learner: Learner, report: Report, seen: int) -> None:
-        """Only the update itself is timed."""
-        self.spent["cpu"] += time.process_time() - self._begin[0]
-        self.spent["wall"] += time.perf_counter() - self._begin[1]
-        self.iterations += report.iterations
-        if learner.batches + learner.failures in self.looks:
-            logits = in_portions(learner.forward, self.images.test_x)
-            self.points.append((seen, scores.accuracy(logits, self.images.test_y)))
-
-    def note(self) -> dict[str, Any]:
-        """The curve and the sums so far."""
-        return {
-            "settings": self.settings,
-            "curve": json.dumps(self.points),
-            "right": json.dumps(list(self._right)),
-            "iterations": self.iterations,
-            "cpu_seconds": self.spent["cpu"],
-            "seconds": self.spent["wall"],
-        }
-
-    def tell(self) -> str:
-        """How many of the last images were right before they were learnt."""
-        right = np.mean(self._right) if self._right else 0.0
-        return f"{right:.1%} of the last {len(self._right) * self.batch:,} images right before they were learnt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +90,6 @@ class ImageStream(InParts):
             raise ValueError(f"--examples must be {len(images.train_y)} or less for {self.data}, got {self.examples}")
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
         training = self._training(images, order, seed, folder / f"seed-{seed}.safetensors")
-        assert isinstance(training.watch, Curve)
         earlier = dict(training.watch.spent)
         training.learn(f"{self.data}, seed {seed}")
         metrics, kept = self._read_out(training, unknown)
@@ -184,12 +126,11 @@ class ImageStream(InParts):
             net, shape = network(self.graph), images.train_x.shape[1:]
             learner = Learner(net, shape, iterations=self.iterations, seed=seed)
         batches, settings = -(-len(order) // self.batch), settings_hash(self.settings())
-        curve = Curve(images, self.batch, batches, settings, learner.note)
-        return Training(learner, self.data, images, order, self.batch, learner.note.get("seen", 0), path, curve)
+        curve = Curve(images, self.batch, batches, learner.note, settings)
+        return Training(learner, self.data, images, order, self.batch, learner.note.get("seen", 0), curve, path)
 
     def _read_out(self, training: Training, unknown: Pixels | None) -> tuple[dict[str, float], dict[str, Any]]:
         learner, images, curve = training.learner, training.images, training.watch
-        assert isinstance(curve, Curve)
         p = {how: self._probabilities(learner, images.test_x, how) for how in ("fixed", "random", "forward")}
         metrics = {k: v for how in p for k, v in all_scores(p[how], images.test_y, how).items()}
         if unknown is not None:
@@ -248,6 +189,15 @@ class ImageStream(InParts):
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         """A column a read-out."""
         return rows_by_read_out(results)
+
+    def learnt(self, runs: Sequence[SeedRun], folder: Path) -> Learnt | None:
+        """What the checkpoint of the first seed holds."""
+        path = folder / f"seed-{runs[0].seed}.safetensors"
+        if not path.exists():
+            return None
+        learner, images = load(path), self._load()[0]
+        p = self._probabilities(learner, images.test_x, "fixed")
+        return Learnt(learner, images.test_x, images.test_y, p, self.batch)
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Learning curves, and calibration."""

@@ -27,9 +27,9 @@ from ..inference import infer
 from ..learner import Learner
 from ..report.progress import progress
 from ..report.record import Clock
+from ..watching import in_portions
 from .experiment import READ_OUT, SeedRun, total_cost
 from .image_settings import BATCH, network
-from .image_stream import in_portions
 from .parts import InParts, Parts
 
 COUNTS = (50, 100, 200, 400, 800, 1600)

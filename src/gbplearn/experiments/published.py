@@ -37,9 +37,9 @@ from ..network import Sequential
 from ..report.figures import BLUE, ORANGE
 from ..report.progress import progress
 from ..schedule import AfterVisit, Order
+from ..watching import in_portions
 from .experiment import READ_OUT, Experiment, SeedRun
 from .image_settings import BATCH, ITERATIONS, network
-from .image_stream import in_portions
 
 _INIT = 0.2  # standard deviation of W0
 _STIFF = 1e-3  # by which biases that are one may differ

@@ -20,9 +20,9 @@ from .. import scores
 from ..data.images import Images, load_images
 from ..models import paper_classifier
 from ..report.record import Clock
+from ..watching import in_portions
 from .experiment import SeedRun, total_cost
 from .image_settings import BATCH
-from .image_stream import in_portions
 from .one_pass import GBP, METHODS, READ_OUT, learn
 from .parts import InParts, Parts
 from .sample_figure import draw_samples

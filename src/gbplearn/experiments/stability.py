@@ -22,9 +22,9 @@ from ..learner import Learner
 from ..report.progress import progress
 from ..report.record import Clock
 from ..schedule import Damping
+from ..watching import in_portions
 from .experiment import READ_OUT, SeedRun, total_cost
 from .image_settings import BATCH, ITERATIONS, network
-from .image_stream import in_portions
 from .parts import InParts, Parts
 
 KINDS = {"one": "one damping for all", "separate": "separate dampings"}

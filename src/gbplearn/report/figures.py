@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,12 +23,25 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """
     paths = []
     for kind in ("png", "svg"):
-
-        def write(file: BinaryIO, kind: str = kind) -> None:
-            # Without salt and date the same figure would be another file every time.
-            with matplotlib.rc_context({"svg.hashsalt": name}):
-                figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-
         paths.append(folder / f"{name}.{kind}")
-        write_whole(paths[-1], write)
+        write_whole(paths[-1], partial(_write, figure, name, kind))
     return paths
+
+
+def save_picture(figure: Figure, folder: Path, name: str, words: str) -> tuple[bytes, str]:
+    """The same, and the figure with its words as a `Section` takes it."""
+    save_figure(figure, folder, name)
+    return picture(figure, name, words)
+
+
+def picture(figure: Figure, name: str, words: str) -> tuple[bytes, str]:
+    """A figure with its words as a `Section` takes it; nothing is written."""
+    file = io.BytesIO()
+    _write(figure, name, "svg", file)
+    return file.getvalue(), words
+
+
+def _write(figure: Figure, name: str, kind: str, file: BinaryIO) -> None:
+    # Without salt and date the same figure would be another file every time.
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)

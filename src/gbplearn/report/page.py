@@ -1,47 +1,40 @@
-"""`report.html`: one file with everything in it, for any browser, without a network."""
+"""`report.html`: one file with everything in it, for any browser, without a network.
+
+The page is `template.html`, filled with sections. Pictures are SVG in the page itself, and follow the reader's choice
+of light or dark.
+"""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import html
+import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
 
-_PAGE = string.Template(
-    """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fdfdfc; --line: #d9d9d6; --soft: #666; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e6; --paper: #1a1b1e; --line: #3a3b3f; --soft: #a3a3a0; } }
-body { color: var(--ink); background: var(--paper); font: 16px/1.5 system-ui, sans-serif; max-width: 58rem;
-  margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-p.lead { color: var(--soft); }
-figure { margin: 1rem 0; } figure img { width: 100%; background: white; border-radius: 6px; }
-figcaption { color: var(--soft); font-size: .9rem; }
-div.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; } th, td { text-align: left; padding: .3rem 1rem .3rem 0;
-  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; vertical-align: top; }
-details { margin: 1rem 0; } summary { cursor: pointer; }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-<p class="lead">$lead</p>
-$body
-</body>
-</html>
-"""
-)
+# What matplotlib draws in black on white, and the colours of figures.py that are hard to see on black.
+_DARK = {
+    "#000000": "#e8e8e6",
+    "#ffffff": "#1a1b1e",
+    "#262626": "#e8e8e6",
+    "#555555": "#b4b4b0",
+    "#808080": "#9a9a97",
+    "#cccccc": "#55565b",
+    "#dcdcdc": "#44454a",
+    "#dddddd": "#3a3b3f",
+    "#b0b0b0": "#4a4b50",
+    "#0072b2": "#56b4e9",
+    "#d55e00": "#f0863c",
+    "#009e73": "#2cc295",
+}
+
+_WIDE = 450.0  # points: narrower pictures fit a phone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,34 +44,58 @@ class Section:
     title: str
     text: str
     table: Sequence[Sequence[str]] = ()  # the first row holds the headings
-    pictures: Sequence[tuple[Path, str]] = ()  # SVG files, each with the words for who cannot see it
-    details: dict[str, Any] = dataclasses.field(default_factory=dict)  # settings and the like, folded away
+    pictures: Sequence[tuple[bytes, str]] = ()  # SVG, each with the words for who cannot see it
+    details: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # tables that are folded away
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
     """Write a page of sections into one self-contained file."""
-    body = "\n".join(map(_section, sections))
-    text = _PAGE.substitute(title=html.escape(title), lead=html.escape(lead), body=body)
+    template = string.Template(
+        resources.files(__name__.rpartition(".")[0]).joinpath("template.html").read_text("utf-8")
+    )
+    marks = _marks(s.title for s in sections)
+    contents = "\n".join(f'<li><a href="#{m}">{html.escape(s.title)}</a></li>' for m, s in zip(marks, sections))
+    body = "\n".join(map(_section, marks, sections))
+    parts = {"title": html.escape(title), "lead": html.escape(lead), "contents": contents, "body": body}
+    text = template.substitute(parts)
     write_whole(path, lambda file: file.write(text.encode()))
     return path
 
 
-def _section(section: Section) -> str:
-    parts = [f"<section>\n<h2>{html.escape(section.title)}</h2>"]
+def _marks(titles: Iterable[str]) -> list[str]:
+    """Names to link to, each once."""
+    out: list[str] = []
+    for title in titles:
+        name = re.sub(r"\W+", "-", title.lower()).strip("-") or "part"
+        out.append(name if name not in out else f"{name}-{len(out)}")
+    return out
+
+
+def _section(mark: str, section: Section) -> str:
+    parts = [f'<section aria-labelledby="{mark}">\n<h2 id="{mark}">{html.escape(section.title)}</h2>']
     if section.text:
         parts.append(f"<p>{html.escape(section.text)}</p>")
     if section.table:
         parts.append(f'<div class="wide">{table(section.table)}</div>')
     for picture, words in section.pictures:
-        data = base64.b64encode(picture.read_bytes()).decode()
-        alt = html.escape(words)
+        data, alt = base64.b64encode(in_both_lights(picture)).decode(), html.escape(words)
+        wide = ' class="wide"' if _width(picture) >= _WIDE else ""
+        image = f'<img{wide} alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+        # What is scrolled sideways must be within reach of the keyboard.
         parts.append(
-            f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{data}"><figcaption>{alt}</figcaption></figure>'
+            f'<figure><div tabindex="0" role="group" aria-label="picture">{image}</div>'
+            f"<figcaption>{alt}</figcaption></figure>"
         )
-    if section.details:
-        rows = [("setting", "value"), *_flat(section.details)]
-        parts.append(f'<details><summary>Settings</summary><div class="wide">{table(rows)}</div></details>')
+    for name, rows in section.details.items():
+        flat = [("", "value"), *_flat(rows)]
+        parts.append(f'<details><summary>{html.escape(name)}</summary><div class="wide">{table(flat)}</div></details>')
     return "\n".join([*parts, "</section>"])
+
+
+def _width(svg: bytes) -> float:
+    """In points; 0 if the drawing does not say."""
+    found = re.search(rb'<svg[^>]*\swidth="([0-9.]+)(?:pt)?"', svg)
+    return float(found.group(1)) if found else 0.0
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -89,8 +106,28 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def in_both_lights(svg: bytes) -> bytes:
+    """A figure by matplotlib whose black, white and dull colours change places where the reader prefers dark.
+
+    Colours become variables of CSS, which a browser sets by `prefers-color-scheme`, in pictures too. Other drawings are
+    left alone, and so are images in a figure, which are not drawn in colours of style attributes.
+    """
+    text = svg.decode()
+    if "Matplotlib" not in text:
+        return svg
+
+    def variable(colour: re.Match[str]) -> str:
+        return f"var(--c{colour.group(0)[1:]})" if colour.group(0) in _DARK else colour.group(0)
+
+    text = re.sub(r'style="[^"]*"', lambda style: re.sub("#[0-9a-f]{6}", variable, style.group(0)), text)
+    light, dark = ("".join(f"--c{c[1:]}:{d if at_night else c};" for c, d in _DARK.items()) for at_night in (0, 1))
+    # Text that is black has no colour of its own.
+    style = f":root{{{light}fill:var(--c000000)}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    return re.sub("<svg[^>]*>", lambda tag: f"{tag.group(0)}<style>{style}</style>", text, count=1).encode()
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     for name, value in settings.items():
-        out += _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, str(value))]
+        out += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, str(value))]
     return out

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from ..files import write_whole
+from .page import Section
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -42,6 +43,22 @@ def environment(of: str | None) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def how_it_was_run(settings: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
+    """The last section of a report: what it cost, where it was run, and all settings.
+
+    **Arguments:**
+
+    - `results`: with `seconds`, `cpu_seconds`, `environment`, and perhaps `peak_memory_mb`.
+    """
+    where, memory = results["environment"], results.get("peak_memory_mb")
+    cost = f"{results['seconds']:.0f} s ({results['cpu_seconds']:.0f} CPU s)"
+    cost += "" if memory is None else f", at most {memory:,.0f} MB of memory"
+    versions = f"gbplearn {where['gbplearn']} (commit {where['commit'] or 'unknown'}), JAX {where['jax']}"
+    machine = f"Python {where['python']}, {where['cores']} cores, {where['device']}, {where['system']}"
+    text = f"{cost}; {versions}, {machine}."
+    return Section("How it was run", text, details={"Settings": settings, "Environment": where})
 
 
 def commit() -> str | None:

@@ -1,0 +1,39 @@
+"""What became of the frames that `gbplearn denoise` was given."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ..graph import FactorGraph
+from .best import Denoised
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaned:
+    """Numbers of all frames, and the first of them.
+
+    **Arguments:**
+
+    - `graph`: of a frame, with zeros for pixels.
+    - `first`: the first frame as it was given, what was found, and the truth, if it is known.
+    - `scores`: of each frame PSNR before and after, and SSIM; empty if the truth is not known.
+    - `corrupt`: share of the pixels of each frame that held nonsense or were missing; NaN if the model does not say.
+    """
+
+    graph: FactorGraph
+    first: tuple[np.ndarray, Denoised, np.ndarray | None]
+    scores: list[tuple[float, float, float]]
+    corrupt: list[float]
+
+    def said(self) -> list[str]:
+        """In words, line by line."""
+        groups = (f"{name} {factor.factors:,}" for name, factor in self.graph.factors.items())
+        lines = [f"factors a graph: {', '.join(groups)}"]
+        if not np.isnan(self.corrupt[0]):
+            lines.append(f"{np.mean(self.corrupt):.1%} of the pixels held nonsense or were missing")
+        if self.scores:
+            before, after, alike = np.mean(self.scores, 0)
+            lines.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")
+        return lines
