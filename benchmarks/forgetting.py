@@ -1,4 +1,4 @@
-"""When does it suffice to divide by what a batch has said? The figures of docs/learner.md, for five networks.
+"""When does it suffice to divide by what a batch has said? The figures of docs/guides/learner.md, for five networks.
 
     python benchmarks/forgetting.py [SEEDS]     # a line a seed and network in results/ledger.jsonl
 
