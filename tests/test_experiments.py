@@ -225,7 +225,8 @@ def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["experiment", name, "--seeds", "2"]) == 0
     out = tmp_path / "results" / name
-    assert {p.name for p in out.iterdir()} == {"results.json", "report.html", f"{name}.png", f"{name}.svg"}
+    figures = {f"{n}.{kind}" for n in (name, "messages", "filters") for kind in ("png", "svg")}
+    assert {p.name for p in out.iterdir()} == {"results.json", "report.html", *figures}
     results = json.loads((out / "results.json").read_text())
     keys = {"experiment", "settings", "metrics", "published", "read_out", "cpu_seconds", "seconds", "peak_memory_mb"}
     assert results.keys() == keys | {"environment"}
@@ -243,7 +244,7 @@ def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
     page.feed((out / "report.html").read_text())
     assert page.open == []  # every tag that was opened is closed
     assert all(i["alt"] and i["src"].startswith("data:image/svg+xml;base64,") for i in page.found)
-    assert len(page.found) == 1
+    assert len(page.found) == 3
     assert "http://" not in (out / "report.html").read_text().split("base64")[0]
     assert f"results/{name}/report.html" in capsys.readouterr().out
 

@@ -22,7 +22,7 @@ def plot():
     ax.plot([0, 1], color="#0072b2", label="#000000 is a text")
     ax.imshow([[0.0, 1.0]])
     ax.legend()
-    return picture(figure, "plot", "words")[0]
+    return picture(figure, "plot", "words", None)[0]
 
 
 def test_pictures_follow_the_reader_s_light():

@@ -10,7 +10,7 @@ import numpy as np
 from . import scores
 from .experiments.catalogue import EXPERIMENTS
 from .report.classifier import Learnt, draw_curve, sections
-from .report.figures import save_picture
+from .report.figures import picture
 from .report.page import Section, write_page
 from .report.record import Clock, environment, how_it_was_run, write_json
 from .train import Training
@@ -85,5 +85,5 @@ def _curve(training: Training, out: Path) -> Section:
     seen, reached = points[-1] if points else (0, np.nan)
     words = f"Test accuracy against training images seen, on a logarithmic axis: {reached:.1%} after {seen:,}."
     said = "The posterior of a batch is the prior of the next. The curve is read out by a forward pass."
-    pictures = [save_picture(draw_curve(points), out, "curve", words)] if points else []
+    pictures = [picture(draw_curve(points), "curve", words, out)] if points else []
     return Section("Learning curve", said, pictures=pictures)

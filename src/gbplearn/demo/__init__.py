@@ -12,7 +12,7 @@ from ..models import digits_classifier
 from ..network import Sequential
 from ..report.classifier import Learnt
 from ..report.classifier import sections as about_classifier
-from ..report.figures import save_picture
+from ..report.figures import picture
 from ..report.page import Section, write_page
 from ..report.record import Clock, environment, how_it_was_run, peak_memory_mb, write_json
 from .classify import LABELLED, STEPS, Classified, classify
@@ -125,7 +125,7 @@ def _curves(folder: Path, c: Classified) -> Section:
         f"next. In the second pass {c.labelled} images keep their label. Adam trains the same architecture on the "
         f"same batches with {chosen['steps']} steps of {chosen['rate']:g} a batch, chosen on a fifth of the "
         "training images with all labels.",
-        pictures=[save_picture(draw_curves(c), folder, "curves", words)],
+        pictures=[picture(draw_curves(c), "curves", words, folder)],
     )
 
 
@@ -139,5 +139,5 @@ def _hidden_half(folder: Path, f: Filled) -> Section:
         "A generative network learns from the same stream without labels. Then the right half of each test digit "
         "is hidden and asked for. All layers are linear, so the standard deviations depend on which pixels are "
         "hidden, not on what the others show.",
-        pictures=[save_picture(draw_filled(f), folder, "filled", words)],
+        pictures=[picture(draw_filled(f), "filled", words, folder)],
     )

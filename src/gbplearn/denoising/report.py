@@ -12,7 +12,8 @@ from matplotlib.patches import Rectangle
 
 from ..plotting import plot_trace
 from ..report.figures import ORANGE, picture
-from ..report.layer_cost import cost_rows, group_costs
+from ..report.inside import cost_section, messages_section
+from ..report.layer_cost import group_costs
 from ..report.page import Section, write_page
 from ..report.record import Clock, environment, how_it_was_run
 from .best import Denoised
@@ -29,27 +30,18 @@ def write_report(target: Path, cleaned: Cleaned, settings: Mapping[str, Any], cl
     """
     given, found, truth = cleaned.first
     count = len(cleaned.corrupt)
-    costs = group_costs(cleaned.graph)
     words = "The first frame" if count > 1 else "The image"
     shown = f"{words}: noisy, cleaned" + (", the truth" if truth is not None else "") + "; " + _below(found.corrupt)
     sections = [
         Section("In short", "", _rows(cleaned, settings)),
-        Section("Before and after", "", pictures=[picture(draw_denoised(given, found, truth), "denoised", shown)]),
+        Section(
+            "Before and after", "", pictures=[picture(draw_denoised(given, found, truth), "denoised", shown, None)]
+        ),
     ]
     if found.trace is not None:
         figure = plot_trace(found.trace, f"{words[0].lower()}{words[1:]}, {len(found.trace.residual)} iterations")
-        text = (
-            "Over the iterations, for each group of factors: left, how far what it has to say would move a belief (in "
-            "standard deviations, or of the logarithm of a precision), right its energy."
-        )
-        sections.append(Section("How messages come to rest", "", pictures=[picture(figure, "messages", text)]))
-    sections.append(
-        Section(
-            "What each group of factors costs",
-            "Time and memory of a visit of each, by itself, for one frame (of a large one: a tile) on this machine.",
-            cost_rows(costs),
-        )
-    )
+        sections.append(messages_section(figure, "", None))
+    sections.append(cost_section(group_costs(cleaned.graph), "one frame (of a large one: a tile)"))
     results = {**clock.cost(), "environment": environment(clock.commit)}
     lead = f"{count} frames" if count > 1 else "One image"
     path = target.with_name(f"{target.stem if target.suffix else target.name}.report.html")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..report.classifier import sections
 from ..report.page import write_page
 from ..report.record import how_it_was_run
 from .async_layers import AsyncLayers
@@ -70,9 +69,7 @@ def run_by_name(
             raise ValueError(f"--{option.replace('_', '-')} is no option of {name}")
     experiment = kind(**(options or {}))
     results, runs, section = run(experiment, range(experiment.seeds if seeds is None else seeds), out, ledger)
-    learnt = experiment.learnt(runs, out)
-    inside = [] if learnt is None else sections(learnt, out)
-    report = [section, *inside, how_it_was_run(results["settings"], results)]
+    report = [section, *experiment.inside(runs, out), how_it_was_run(results["settings"], results)]
     lead = (
         f"{len(results['settings']['seeds'])} seeds, {results['seconds']:.0f} s on {results['environment']['device']}"
     )

@@ -15,8 +15,9 @@ from ..data.images import load_images
 from ..learner import Learner
 from ..models import digits_classifier
 from ..network import Sequential
-from ..report.classifier import Learnt, label_curves
+from ..report.classifier import Learnt, label_curves, sections
 from ..report.figures import BLUE, ORANGE
+from ..report.page import Section
 from ..report.progress import progress
 from ..scores import accuracy
 from .experiment import READ_OUT, Experiment, SeedRun
@@ -144,9 +145,9 @@ class Digits(Experiment):
         learnt = Learnt(learner, stream.test_x, stream.test_y, p, self.batch)
         return SeedRun(seed, metrics, Curves(stream.seen, forward, adam, learnt))
 
-    def learnt(self, runs: Sequence[SeedRun], folder: Path) -> Learnt:
-        """Of the first seed."""
-        return runs[0].kept.learnt
+    def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
+        """The first seed's."""
+        return sections(runs[0].kept.learnt, folder)
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Learning curves."""

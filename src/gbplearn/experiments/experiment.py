@@ -25,8 +25,6 @@ from ..report.record import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..report.classifier import Learnt
-
 
 # The ways in which a trained network is asked.
 READ_OUT = {
@@ -77,9 +75,9 @@ class Experiment(abc.ABC):
         """More figures by name, each with its caption."""
         return {}
 
-    def learnt(self, runs: Sequence[SeedRun], folder: Path) -> Learnt | None:
-        """A classifier that was trained, for the report to look into; None if there is none."""
-        return None
+    def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
+        """More sections of the report: what one of its networks looks like inside; figures go to the folder."""
+        return []
 
     @staticmethod
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -102,7 +100,7 @@ def run(
 
     **Returns:** what `results.json` holds, the runs, and a section for a report.
     """
-    from ..report.figures import save_picture
+    from ..report.figures import picture
 
     make_folder(out)
     if ledger is not None:
@@ -128,7 +126,7 @@ def run(
     }
     figures = {experiment.name: (experiment.draw(runs), experiment.caption)}
     figures |= {f"{experiment.name}-{name}": drawn for name, drawn in experiment.pictures(runs).items()}
-    pictures = [save_picture(figure, out, name, words) for name, (figure, words) in figures.items()]
+    pictures = [picture(figure, name, words, out) for name, (figure, words) in figures.items()]
     write_json(out / "results.json", results)
     said = " ".join(f"{name}: {words}." for name, words in experiment.read_out.items())
     return results, runs, Section("Results", said, experiment.rows(results), pictures)

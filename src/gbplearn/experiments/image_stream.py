@@ -21,7 +21,8 @@ from .. import scores
 from ..checkpoint import load
 from ..data.images import Images, Pixels, load_images
 from ..learner import Learner
-from ..report.classifier import Learnt
+from ..report.classifier import Learnt, sections
+from ..report.page import Section
 from ..report.progress import progress
 from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training
@@ -190,14 +191,14 @@ class ImageStream(InParts):
         """A column a read-out."""
         return rows_by_read_out(results)
 
-    def learnt(self, runs: Sequence[SeedRun], folder: Path) -> Learnt | None:
-        """What the checkpoint of the first seed holds."""
+    def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
+        """What the checkpoint of the first seed holds, if it is there."""
         path = folder / f"seed-{runs[0].seed}.safetensors"
         if not path.exists():
-            return None
+            return []
         learner, images = load(path), self._load()[0]
         p = self._probabilities(learner, images.test_x, "fixed")
-        return Learnt(learner, images.test_x, images.test_y, p, self.batch)
+        return sections(Learnt(learner, images.test_x, images.test_y, p, self.batch), folder)
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Learning curves, and calibration."""

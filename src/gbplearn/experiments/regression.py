@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -18,9 +19,12 @@ from ..layers.gaussian_observation import GaussianObservation
 from ..network import Sequential
 from ..noise import LearnNoise
 from ..report.figures import BLUE, GREY, ORANGE
+from ..report.inside import result_sections
+from ..report.page import Section
 from ..schedule import Order
 from .experiment import READ_OUT, Experiment, SeedRun
 
+_ORDER = Order("dense", "dense_1", "observed_output", "dense_1", "dense")
 _FRESH = 1000  # points on which the predictive standard deviations are checked
 
 
@@ -71,6 +75,7 @@ class Curves(NamedTuple):
     fixed: Gaussian  # outputs at the queries, the paper's settings
     learnt: Gaussian  # the same with the noise learnt
     noise: float
+    posterior: Result  # with the noise learnt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +149,12 @@ class Regression(Experiment):
             metrics[f"share within 2 sd, noise learnt/{how}"] = float((off <= 2 * std).mean())
         metrics["learnt noise/training"] = noise
         metrics["true noise of the fresh points"] = float(np.std(data.fresh_y - data.fresh_truth))
-        return SeedRun(seed, metrics, Curves(data, fixed, learnt, noise))
+        return SeedRun(seed, metrics, Curves(data, fixed, learnt, noise, posterior))
+
+    def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
+        """The first seed's, with its noise learnt."""
+        what = f"{self.points} points, seed {runs[0].seed}, noise learnt"
+        return result_sections(runs[0].kept.posterior, what, folder, damping=self.damping, schedule=_ORDER)
 
     def _learn(self, data: Data, noise: float | LearnNoise, seed: int) -> tuple[Sequential, Result]:
         net = self.network(noise)
@@ -155,7 +165,7 @@ class Regression(Experiment):
             rounds=self.noise_rounds,
             damping=self.damping,
             dropout=self.dropout,
-            schedule=Order("dense", "dense_1", "observed_output", "dense_1", "dense"),
+            schedule=_ORDER,
             tolerance=0.0,  # the paper's protocol: a number of iterations, whatever the residual
             guard=False,
             seed=seed,

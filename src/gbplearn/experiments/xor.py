@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import jax
@@ -18,12 +19,15 @@ from ..layers.dense import Dense
 from ..layers.softmax import SoftmaxObservation
 from ..network import Sequential
 from ..report.figures import BLUE, GREY, ORANGE
+from ..report.inside import result_sections
+from ..report.page import Section
 from ..schedule import Order
 from .experiment import READ_OUT, Experiment, SeedRun
 
 POINTS = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
 CLASSES = np.array([0, 1, 0, 1])
 _EXTENT, _SIDE = 1.2, 20
+_ORDER = Order("dense", "dense_1", "softmax", "dense_1", "dense")  # the authors' layer 0 is the input
 _CLEAR = 0.3  # grid points further than this from both axes count as clear
 
 
@@ -87,7 +91,7 @@ class Xor(Experiment):
         posterior = infer(
             net.graph(POINTS, CLASSES, seed=seed),
             iterations=self.iterations,
-            schedule=Order("dense", "dense_1", "softmax", "dense_1", "dense"),  # the authors' layer 0 is the input
+            schedule=_ORDER,
             seed=seed,
             **fixed_count,
         )
@@ -106,7 +110,13 @@ class Xor(Experiment):
         _count(metrics, "forward", np.asarray(net.forward(queries, parameters)[net.output]), truth, clear)
         right = np.asarray(jax.nn.softmax(posterior[net.output].mean))[np.arange(4), CLASSES]
         metrics["probability of the right class/training"] = float(right.mean())
-        return SeedRun(seed, metrics, probability.reshape(_SIDE, _SIDE))
+        return SeedRun(seed, metrics, (probability.reshape(_SIDE, _SIDE), posterior))
+
+    def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
+        """The first seed's."""
+        return result_sections(
+            runs[0].kept[1], f"four points, seed {runs[0].seed}", folder, damping=self.damping, schedule=_ORDER
+        )
 
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """The network beside the map of the first seed."""
@@ -116,7 +126,7 @@ class Xor(Experiment):
         step = 2 * _EXTENT / (_SIDE - 1)
         edge = _EXTENT + step / 2
         shades = right.imshow(
-            runs[0].kept.T, origin="lower", extent=(-edge, edge, -edge, edge), cmap="RdBu", vmin=0, vmax=1
+            runs[0].kept[0].T, origin="lower", extent=(-edge, edge, -edge, edge), cmap="RdBu", vmin=0, vmax=1
         )
         for number, (marker, colour) in enumerate((("o", ORANGE), ("s", BLUE))):
             shown = POINTS[number == CLASSES]

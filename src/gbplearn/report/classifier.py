@@ -16,8 +16,9 @@ from .. import scores
 from ..data.images import Pixels
 from ..learner import Learner
 from ..learning import learn_batch, options_for
-from .figures import BLUE, GREY, ORANGE, save_picture
-from .layer_cost import cost_rows, group_costs
+from .figures import BLUE, GREY, ORANGE, picture
+from .inside import cost_section, messages_section, posterior_section
+from .layer_cost import group_costs
 from .page import Section
 
 _FEW = 20  # images of a confidence, of whom less cannot tell how often it is right
@@ -45,19 +46,7 @@ def sections(learnt: Learnt, folder: Path) -> list[Section]:
     """Messages, the cost of each layer, parameters, calibration, the most uncertain examples; figures in the folder."""
     return [
         *_messages_and_cost(learnt, folder),
-        Section(
-            "What the parameters are believed to be",
-            "Weights are Gaussian variables: each has a mean and a standard deviation. After the stream.",
-            pictures=[
-                save_picture(
-                    learnt.learner.posterior.plot(),
-                    folder,
-                    "filters",
-                    "Posterior of every parameter: on the left means (filters as images, other parameters sorted), on "
-                    "the right standard deviations of the same.",
-                )
-            ],
-        ),
+        posterior_section(learnt.learner.posterior, folder),
         _calibration(learnt, folder),
         _uncertain(learnt, folder),
     ]
@@ -78,19 +67,7 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
         f"One more batch, {batch.size} images: {result.message} after {result.iterations} iterations. (They are test "
         "images, learnt by a copy of the learner, which was thrown away.)"
     )
-    words = (
-        "Over the iterations, for each layer: left, how far what it has to say would move a belief (in standard "
-        "deviations, or of the logarithm of a precision), right its energy."
-    )
-    return [
-        Section("How messages come to rest", said, pictures=[save_picture(result.plot(), folder, "messages", words)]),
-        Section(
-            "What each layer costs",
-            f"Time and memory of a visit of each layer, by itself, with {batch.size} images on this machine. Messages "
-            "are kept from visit to visit; temporary memory is needed during a visit only.",
-            cost_rows(costs),
-        ),
-    ]
+    return [messages_section(result.plot(), said, folder), cost_section(costs, f"{batch.size} images")]
 
 
 def _calibration(learnt: Learnt, folder: Path) -> Section:
@@ -106,7 +83,7 @@ def _calibration(learnt: Learnt, folder: Path) -> Section:
         f"Read out by messages: expected calibration error {error:.2%}, negative log likelihood "
         f"{scores.negative_log_likelihood(p, y):.3f} nats, Brier score {scores.brier_score(p, y):.3f}."
     )
-    return Section("Calibration", told, pictures=[save_picture(figure, folder, "calibration", words)])
+    return Section("Calibration", told, pictures=[picture(figure, "calibration", words, folder)])
 
 
 def _uncertain(learnt: Learnt, folder: Path) -> Section:
@@ -120,7 +97,7 @@ def _uncertain(learnt: Learnt, folder: Path) -> Section:
     return Section(
         "Where the classifier is least sure",
         "The test images with the largest entropy of the predicted class probabilities, the largest first.",
-        pictures=[save_picture(figure, folder, "uncertain", words)],
+        pictures=[picture(figure, "uncertain", words, folder)],
     )
 
 

@@ -28,14 +28,10 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def save_picture(figure: Figure, folder: Path, name: str, words: str) -> tuple[bytes, str]:
-    """The same, and the figure with its words as a `Section` takes it."""
-    save_figure(figure, folder, name)
-    return picture(figure, name, words)
-
-
-def picture(figure: Figure, name: str, words: str) -> tuple[bytes, str]:
-    """A figure with its words as a `Section` takes it; nothing is written."""
+def picture(figure: Figure, name: str, words: str, folder: Path | None) -> tuple[bytes, str]:
+    """A figure with its words as a `Section` takes it; also written to the folder, if there is one."""
+    if folder is not None:
+        save_figure(figure, folder, name)
     file = io.BytesIO()
     _write(figure, name, "svg", file)
     return file.getvalue(), words
