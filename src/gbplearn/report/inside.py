@@ -27,8 +27,8 @@ def cost_section(costs: list[GroupCost], what: str) -> Section:
     """`what` was computed for."""
     return Section(
         "What each layer costs",
-        f"Time and memory of a visit of each group of factors, by itself, for {what} on this machine. Messages are kept "
-        "from visit to visit; temporary memory is needed during a visit only.",
+        f"Time and memory of a visit of each group of factors, by itself, for {what} on this machine. Messages are "
+        "kept from visit to visit; temporary memory is needed during a visit only.",
         cost_rows(costs),
     )
 
