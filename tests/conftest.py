@@ -5,6 +5,8 @@ import gc
 import importlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 
 # The oracles solve many small systems: more than one BLAS thread a test process makes them wait for each other.
@@ -27,17 +29,39 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+# The older of XLA's two code generators, and no splitting of a program for several threads: both together take less
+# than a third of the time, and half of the memory mappings.
+QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+
+
+def compile_quickly():
+    """For this process, those of its workers and what they start; before XLA's first call, which reads it once.
+
+    Flags come and go with versions of XLA, and one that it does not know ends the process: another one tries them.
+    """
+    given = os.environ.get("XLA_FLAGS", "")
+    if QUICK in given:
+        return
+    flags = {"XLA_FLAGS": f"{QUICK} {given}"}
+    trial = [sys.executable, "-c", "import jaxlib.xla_client as client; client.make_cpu_client()"]
+    if subprocess.run(trial, env=os.environ | flags, capture_output=True).returncode == 0:
+        os.environ.update(flags)
+
+
 def pytest_configure(config):
     # Programs that run for a second are not worth much optimisation. `make test-all` compiles all of them as users do.
-    jax.config.update("jax_disable_most_optimizations", config.option.markexpr == "not slow")
+    quick = config.option.markexpr == "not slow"
+    jax.config.update("jax_disable_most_optimizations", quick)
+    if quick:
+        compile_quickly()
 
 
 def pytest_unconfigure():
     shutil.rmtree(COMPILED, ignore_errors=True)
 
 
-# A program takes eight memory mappings, and a process may have 65,530: beyond, the compiler crashes. What was traced is
-# many objects, too: to go through all of them again and again takes longer than what is freed is worth.
+# A program takes about ten memory mappings and 2 MB, and a process may have 65,530: beyond, the compiler crashes. What
+# was traced is many objects, too: to go through all of them again and again takes longer than what is freed is worth.
 _MOST_MAPPINGS = 30_000
 gc.set_threshold(50_000, 50, 50)
 
