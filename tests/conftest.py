@@ -29,8 +29,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-# The older of XLA's two code generators, and no splitting of a program for several threads: both together take less than
-# a third of the time, and half of the memory mappings.
+# The older of XLA's two code generators, and no splitting of a program for several threads: both together take less
+# than a third of the time, and half of the memory mappings.
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
@@ -60,8 +60,8 @@ def pytest_unconfigure():
     shutil.rmtree(COMPILED, ignore_errors=True)
 
 
-# A program takes about ten memory mappings and 2 MB, and a process may have 65,530: beyond, the compiler crashes. What was
-# traced is many objects, too: to go through all of them again and again takes longer than what is freed is worth.
+# A program takes about ten memory mappings and 2 MB, and a process may have 65,530: beyond, the compiler crashes. What
+# was traced is many objects, too: to go through all of them again and again takes longer than what is freed is worth.
 _MOST_MAPPINGS = 30_000
 gc.set_threshold(50_000, 50, 50)
 
