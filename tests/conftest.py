@@ -62,7 +62,7 @@ def pytest_unconfigure():
 
 # A program takes about ten memory mappings and 2 MB, and a process may have 65,530: beyond, the compiler crashes. What
 # was traced is many objects, too: to go through all of them again and again takes longer than what is freed is worth.
-_MOST_MAPPINGS = 30_000
+_MOST_MAPPINGS = 20_000
 gc.set_threshold(50_000, 50, 50)
 
 
