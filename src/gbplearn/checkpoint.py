@@ -37,6 +37,7 @@ _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
 SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "dtype", "seed")
+_LONGEST = 40  # characters of a note that are shown: a learning curve may be in it
 _COUNTS = ("batches", "examples", "failures", "caution")
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
@@ -118,7 +119,7 @@ def describe(path: Path) -> str:
             f"{path}: a learner, written by gbplearn {held.version} ({len(data):,} bytes, format {FORMAT})",
             f"learnt: {', '.join(f'{n:,} {name}' for name, n in held.counts.items())}",
             f"settings: {_listed(held.settings)}" + (", factors of the user's own" if held.factors else ""),
-            *([f"note: {_listed(held.note)}"] if held.note else []),
+            *([f"note: {_listed(held.note, _LONGEST)}"] if held.note else []),
             f"input: {'x'.join(map(str, held.input_shape))}",
         ]
         lines += [f"layer {site.name}: {site.layer!r}" for site in held.net.sites]
@@ -131,8 +132,10 @@ def describe(path: Path) -> str:
         return "\n".join(map(_printable, lines))
 
 
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+def _listed(values: Mapping[str, Any], longest: int | None = None) -> str:
+    """Values that are longer than that are cut."""
+    texts = ((name, repr(value)) for name, value in values.items())
+    return ", ".join(f"{n}={t if longest is None or len(t) <= longest else t[: longest - 3] + '...'}" for n, t in texts)
 
 
 def _printable(text: str) -> str:

@@ -139,15 +139,16 @@ class Train:
     """How many training images; by default all."""
     seed: int = 0
     """Of the order of the images and the priors; 0 or larger."""
-    out: Path = Path("train")
-    """Folder for report.html, the pictures and results.json; made if it is missing."""
+    out: Path | None = None
+    """Folder for report.html, the pictures and results.json; by default results/train-DATA."""
 
     def run(self) -> None:
         """Train, test and report."""
         from .files import make_folder
+        from .report.page import write_or_say
         from .report.record import Clock
         from .train import prepare
-        from .train_report import report_training
+        from .train_report import read_out, write_report
 
         clock = Clock()
         options = {"batch": self.batch, "iterations": self.iterations, "examples": self.examples, "seed": self.seed}
@@ -155,16 +156,17 @@ class Train:
             training = prepare(self.data, self.data_dir, checkpoint=self.checkpoint, resume=self.resume, **options)
         except ValueError as error:
             raise BadInput(str(error)) from None
-        make_folder(self.out)
+        out, learner = self.out or Path("results") / f"train-{self.data}", training.learner
+        make_folder(out)
         training.learn(f"train on {self.data}")
-        results, learner = report_training(training, {"data": self.data, **options}, self.out, clock), training.learner
+        results, probabilities = read_out(training, {"data": self.data, **options}, out, clock)
         bad = f", {learner.failures} batches ended badly" if learner.failures else ""
         accuracy, count = results["metrics"]["test accuracy/messages"], len(training.images.test_y)
         print(f"test accuracy {accuracy:.2%} ({count:,} images, read out by messages)")
         print(f"learnt from {learner.examples:,} images in {learner.batches:,} batches{bad}")
         if self.checkpoint is not None:
             print(self.checkpoint)
-        print(f"Open {self.out / 'report.html'}")
+        print(write_or_say(lambda: write_report(training, results, probabilities, out)))
 
 
 @dataclasses.dataclass(frozen=True)

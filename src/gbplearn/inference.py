@@ -57,7 +57,7 @@ class Trace:
     energy: dict[str, np.ndarray]  # of each factor group, at the means it was visited with
     prior_energy: np.ndarray  # of all priors
     switched: dict[str, np.ndarray]  # share of robust factors with a scale below 1
-    residuals: dict[str, np.ndarray]  # of each factor group; the largest is `residual`
+    residuals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # of each group; the largest: `residual`
 
     @classmethod
     def joined(cls, parts: Sequence[Trace]) -> Trace:

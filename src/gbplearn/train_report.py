@@ -17,15 +17,17 @@ from .train import Training
 from .watching import in_portions
 
 
-def report_training(training: Training, settings: dict[str, Any], out: Path, clock: Clock) -> dict[str, Any]:
-    """Read out the test images by messages, and write everything to the folder.
+def read_out(
+    training: Training, settings: dict[str, Any], out: Path, clock: Clock
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Ask for the test images by messages, and write `results.json` to the folder.
 
     **Arguments:**
 
     - `settings`: the options of the run.
     - `clock`: made before the run.
 
-    **Returns:** what `results.json` holds.
+    **Returns:** what `results.json` holds, and the class probabilities of the test images.
     """
     learner, images, watch = training.learner, training.images, training.watch
     p = in_portions(learner.predict_proba, images.test_x)
@@ -34,11 +36,12 @@ def report_training(training: Training, settings: dict[str, Any], out: Path, clo
         "test accuracy/messages": scores.accuracy(p, images.test_y),
         "test accuracy/forward": scores.accuracy(forward, images.test_y),
         "negative log likelihood/messages": scores.negative_log_likelihood(p, images.test_y),
-        "iterations a batch": watch.iterations / max(1, learner.batches + learner.failures),
-        "learning, CPU seconds": watch.spent["cpu"],
         "images learnt from": learner.examples,
         "batches that ended badly": learner.failures,
     }
+    if watch.watched:
+        metrics["iterations a batch"] = watch.iterations / watch.watched
+        metrics["learning, CPU seconds"] = watch.spent["cpu"]
     results = {
         "experiment": "train",
         "settings": {**settings, "network": repr(learner.net)},
@@ -47,16 +50,25 @@ def report_training(training: Training, settings: dict[str, Any], out: Path, clo
         **clock.cost(),
         "environment": environment(clock.commit),
     }
-    learnt = Learnt(learner, images.test_x, images.test_y, p, training.batch)
-    report = [_short(training, metrics), _curve(training, out), *sections(learnt, out)]
     write_json(out / "results.json", results)
+    return results, p
+
+
+def write_report(training: Training, results: dict[str, Any], probabilities: np.ndarray, out: Path) -> Path:
+    """Write `report.html` and its pictures to the folder.
+
+    **Returns:** its path.
+    """
+    learner, images, metrics = training.learner, training.images, results["metrics"]
+    learnt = Learnt(learner, images.test_x, images.test_y, probabilities, training.batch)
+    curve = [_curve(training, out)] if training.watch.points else []
+    last = how_it_was_run(results["settings"], results)
+    report = [_short(training, metrics), *curve, *sections(learnt, out), last]
     lead = (
         f"{learner.examples:,} images of {training.data}, each seen once: "
         f"{metrics['test accuracy/messages']:.2%} of {len(images.test_y):,} test images are recognised."
     )
-    title = f"gbplearn train: {training.data}"
-    write_page(out / "report.html", title, lead, [*report, how_it_was_run(results["settings"], results)])
-    return results
+    return write_page(out / "report.html", f"gbplearn train: {training.data}", lead, report)
 
 
 def _short(training: Training, metrics: dict[str, float]) -> Section:
@@ -71,10 +83,13 @@ def _short(training: Training, metrics: dict[str, float]) -> Section:
         rows.append(("", f"published: one pass over all {len(training.images.train_y):,} images", published))
     rows += [
         ("negative log likelihood", "by messages", f"{metrics['negative log likelihood/messages']:.3f} nats"),
-        ("iterations a batch", "mean", f"{metrics['iterations a batch']:.1f}"),
-        ("learning", "CPU seconds, without read-outs", f"{metrics['learning, CPU seconds']:.1f}"),
         ("batches that ended badly", "and changed nothing", f"{metrics['batches that ended badly']:.0f}"),
     ]
+    if "iterations a batch" in metrics:  # else nobody has looked on
+        rows += [
+            ("iterations a batch", "mean", f"{metrics['iterations a batch']:.1f}"),
+            ("learning", "CPU seconds, without read-outs", f"{metrics['learning, CPU seconds']:.1f}"),
+        ]
     learner = training.learner
     said = f"Learnt from {learner.examples:,} images in {learner.batches:,} batches of {training.batch}."
     return Section("In short", said, rows)
@@ -82,8 +97,7 @@ def _short(training: Training, metrics: dict[str, float]) -> Section:
 
 def _curve(training: Training, out: Path) -> Section:
     points = training.watch.points
-    seen, reached = points[-1] if points else (0, np.nan)
+    seen, reached = points[-1]
     words = f"Test accuracy against training images seen, on a logarithmic axis: {reached:.1%} after {seen:,}."
     said = "The posterior of a batch is the prior of the next. The curve is read out by a forward pass."
-    pictures = [picture(draw_curve(points), "curve", words, out)] if points else []
-    return Section("Learning curve", said, pictures=pictures)
+    return Section("Learning curve", said, pictures=[picture(draw_curve(points), "curve", words, out)])

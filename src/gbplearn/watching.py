@@ -38,7 +38,8 @@ class Curve:
         self.images, self.batch, self.looks, self.settings = images, batch, set(moments_to_look(batches)), settings
         self.points: list[tuple[int, float]] = [tuple(p) for p in json.loads(note.get("curve", "[]"))]
         self._right = deque(json.loads(note.get("right", "[]")), max(1, _LAST // batch))
-        self.iterations = int(note.get("iterations", 0))
+        # Batches that were watched, and their iterations: an older checkpoint does not say of those before it.
+        self.watched, self.iterations = int(note.get("watched", 0)), int(note.get("iterations", 0))
         self.spent = {"cpu": float(note.get("cpu_seconds", 0)), "wall": float(note.get("seconds", 0))}
         self._begin = (0.0, 0.0)
 
@@ -51,7 +52,7 @@ class Curve:
         """Only the update itself is timed."""
         self.spent["cpu"] += time.process_time() - self._begin[0]
         self.spent["wall"] += time.perf_counter() - self._begin[1]
-        self.iterations += report.iterations
+        self.watched, self.iterations = self.watched + 1, self.iterations + report.iterations
         if learner.batches + learner.failures in self.looks:
             logits = in_portions(learner.forward, self.images.test_x)
             self.points.append((seen, scores.accuracy(logits, self.images.test_y)))
@@ -62,6 +63,7 @@ class Curve:
             **({"settings": self.settings} if self.settings else {}),
             "curve": json.dumps(self.points),
             "right": json.dumps(list(self._right)),
+            "watched": self.watched,
             "iterations": self.iterations,
             "cpu_seconds": self.spent["cpu"],
             "seconds": self.spent["wall"],

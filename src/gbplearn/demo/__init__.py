@@ -83,7 +83,7 @@ def run_demo(
         how_it_was_run(settings, results),
     ]
     write_json(folder / "results.json", results)
-    lead = f"Handwritten digits, learnt by Gaussian belief propagation in one pass; {results['seconds']:.0f} s in all."
+    lead = "Handwritten digits, learnt by Gaussian belief propagation in one pass."
     page = write_page(folder / "report.html", "gbplearn demo", lead, sections)
     print(f"\n{as_text(rows)}\n\nOpen {page}")
     return results

@@ -27,6 +27,11 @@ class Cleaned:
     scores: list[tuple[float, float, float]]
     corrupt: list[float]
 
+    def mean_scores(self) -> tuple[float, float, float]:
+        """Over the frames: PSNR before and after, and SSIM."""
+        before, after, alike = np.mean(self.scores, 0).tolist()
+        return before, after, alike
+
     def said(self) -> list[str]:
         """In words, line by line."""
         groups = (f"{name} {factor.factors:,}" for name, factor in self.graph.factors.items())
@@ -34,6 +39,6 @@ class Cleaned:
         if not np.isnan(self.corrupt[0]):
             lines.append(f"{np.mean(self.corrupt):.1%} of the pixels held nonsense or were missing")
         if self.scores:
-            before, after, alike = np.mean(self.scores, 0)
+            before, after, alike = self.mean_scores()
             lines.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")
         return lines

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..image_scores import psnr, ssim
+from ..report.page import write_or_say
 from ..report.progress import progress
 from ..report.record import Clock
 from .cleaned import Cleaned
@@ -61,12 +62,12 @@ def denoise_file(
         cleaned = _clean(frames, denoiser, outputs, reference, mask)
         for output in outputs.values():
             output.finish()
-    written = [str(output.path) for output in outputs.values()]
+    written, cost = [str(output.path) for output in outputs.values()], clock.cost()
     if report:
         from .report import write_report
 
         settings = {"input": source.name, "output": target.name, "model": model, "mask": mask and mask.name}
-        written.append(f"Open {write_report(target, cleaned, settings, clock)}")
+        written.append(write_or_say(lambda: write_report(target, cleaned, settings, cost)))
     return [*_warnings(source), *cleaned.said(), *written]
 
 

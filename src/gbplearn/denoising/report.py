@@ -15,16 +15,21 @@ from ..report.figures import ORANGE, picture
 from ..report.inside import cost_section, messages_section
 from ..report.layer_cost import group_costs
 from ..report.page import Section, write_page
-from ..report.record import Clock, environment, how_it_was_run
+from ..report.record import environment, how_it_was_run
 from .best import Denoised
 from .cleaned import Cleaned
+from .denoiser import LAYERED, MARGIN, TILE
 from .pictures import size_of
 
 _CROP = 48  # pixels of the part that is shown larger, at most
 
 
-def write_report(target: Path, cleaned: Cleaned, settings: Mapping[str, Any], clock: Clock) -> Path:
+def write_report(target: Path, cleaned: Cleaned, settings: Mapping[str, Any], cost: Mapping[str, Any]) -> Path:
     """Write `NAME.report.html` beside the target, and nothing else.
+
+    **Arguments:**
+
+    - `cost`: of the work, as `Clock.cost`.
 
     **Returns:** its path.
     """
@@ -39,12 +44,18 @@ def write_report(target: Path, cleaned: Cleaned, settings: Mapping[str, Any], cl
         ),
     ]
     if found.trace is not None:
-        figure = plot_trace(found.trace, f"{words[0].lower()}{words[1:]}, {len(found.trace.residual)} iterations")
+        large = max(given.shape[:2]) > TILE + 2 * MARGIN
+        where = f"{words[0].lower()}{words[1:]}{', its first tile' if large else ''}"
+        figure = plot_trace(found.trace, f"{where}, {len(found.trace.residual)} iterations")
         sections.append(messages_section(figure, "", None))
-    sections.append(cost_section(group_costs(cleaned.graph), "one frame (of a large one: a tile)"))
-    results = {**clock.cost(), "environment": environment(clock.commit)}
+    how = LAYERED.get(settings["model"])
+    costs = group_costs(
+        cleaned.graph, damping=0.0 if how is None else how.damping, schedule=None if how is None else how.schedule
+    )
+    sections.append(cost_section(costs, "one frame (of a large one: a tile)"))
+    results = {**cost, "environment": environment(cost["commit"])}
     lead = f"{count} frames" if count > 1 else "One image"
-    path = target.with_name(f"{target.stem if target.suffix else target.name}.report.html")
+    path = target.with_name(f"{target.name if target.is_dir() else target.stem}.report.html")
     lead += f" of {size_of(given.shape)} pixels, cleaned in {results['seconds']:.0f} s by messages"
     title = f"gbplearn denoise: {settings['input']}"
     return write_page(path, title, f"{lead}.", [*sections, how_it_was_run(settings, results)])
@@ -57,10 +68,12 @@ def _below(corrupt: np.ndarray) -> str:
 
 def _rows(cleaned: Cleaned, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("what", "value"), ("model", str(settings["model"])), ("frames", f"{len(cleaned.corrupt):,}")]
+    if np.isnan(cleaned.first[1].std).all():
+        rows.append(("the first frame", "inference ended badly: it is left as it was"))
     if not np.isnan(cleaned.corrupt[0]):
         rows.append(("pixels that held nonsense or were missing", f"{np.mean(cleaned.corrupt):.1%}"))
     if cleaned.scores:
-        before, after, alike = np.mean(cleaned.scores, 0)
+        before, after, alike = cleaned.mean_scores()
         rows += [
             ("PSNR of the noisy frames", f"{before:.2f} dB"),
             ("PSNR of the cleaned frames, means by messages", f"{after:.2f} dB"),
@@ -75,7 +88,8 @@ def draw_denoised(given: np.ndarray, found: Denoised, truth: np.ndarray | None) 
     images = {"noisy": given, "cleaned": found.mean} | ({} if truth is None else {"truth": truth})
     spread = found.std.mean(-1)
     beliefs = {} if np.isnan(found.corrupt).any() else {"held nonsense (probability)": (found.corrupt, 1.0)}
-    beliefs["standard deviation"] = (spread, max(float(np.nanpercentile(spread, 99.5)), 1e-3))
+    if np.isfinite(spread).any():
+        beliefs["standard deviation"] = (spread, max(float(np.nanpercentile(spread, 99.5)), 1e-3))
     height, width = given.shape[:2]
     top, left = (max(0, (n - _CROP) // 2) for n in (height, width))
     part = np.s_[top : top + _CROP, left : left + _CROP]

@@ -192,11 +192,12 @@ class ImageStream(InParts):
         return rows_by_read_out(results)
 
     def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
-        """What the checkpoint of the first seed holds, if it is there."""
+        """What the checkpoint of the first seed holds, if it is there and can be read, and the images too."""
         path = folder / f"seed-{runs[0].seed}.safetensors"
-        if not path.exists():
+        try:
+            learner, images = load(path), self._load()[0]
+        except (ValueError, OSError):
             return []
-        learner, images = load(path), self._load()[0]
         p = self._probabilities(learner, images.test_x, "fixed")
         return sections(Learnt(learner, images.test_x, images.test_y, p, self.batch), folder)
 

@@ -56,8 +56,11 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
     """One more batch, learnt by a copy that is thrown away: test images, which are new to it."""
     learner = copy.copy(learnt.learner)
     learner._sizes = list(learner._sizes)
-    batch = learner._checked(np.asarray(learnt.test_x[: learnt.batch]), learnt.test_y[: learnt.batch])
-    prior = learner.filtering.next_prior(learner._posterior, learner.prior)
+    size = min(learnt.batch, max(1, learner.examples))  # no larger than what it has learnt from
+    batch = learner._checked(np.asarray(learnt.test_x[:size]), learnt.test_y[:size])
+    prior = learner._posterior
+    if learner.batches:
+        prior = learner.filtering.next_prior(prior, learner.prior)
     result, _ = learn_batch(learner, batch, prior, learner.noise, None)
     damping = options_for(learner, batch, prior)["damping"]
     costs = group_costs(
@@ -158,7 +161,7 @@ def label_curves(ax: Axes) -> None:
     ax.set_xlabel("training images seen, each once")
     ax.set_ylabel("test accuracy")
     low, high = ax.get_ylim()
-    if high - low <= 1:
+    if 0.1 <= high - low <= 1:  # else there would be too many labels, or none
         ax.yaxis.set_major_locator(MultipleLocator(0.05 if high - low < 0.5 else 0.1))
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     ax.grid(axis="y", color="#dddddd", linewidth=0.7)

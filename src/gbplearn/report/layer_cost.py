@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 
 from ..graph import FactorGraph
 from ..inference import _options
-from ..problem import State, empty_state, with_known
+from ..problem import empty_state, with_known
 from ..propagate import fixed_order
 from ..schedule import Damping, Schedule
 from ..visit import visit
@@ -25,7 +24,7 @@ class GroupCost(NamedTuple):
     name: str
     factors: int
     edges: int
-    visits: float  # in an iteration
+    visits: int | None  # in an iteration; None where the schedule picks
     milliseconds: float  # of a visit, the median of some
     messages: int  # bytes that are kept from visit to visit
     temporary: int | None  # bytes that the compiled visit needs beside; None where the compiler does not say
@@ -45,29 +44,27 @@ def group_costs(
     """
     problem = with_known(graph.problem(None, messages))
     options = _options(graph, problem, damping, 0.0, schedule, 1)
-    order = fixed_order(problem, options)
-    state, out = empty_state(problem, jax.random.PRNGKey(0), False), []
+    order, out = fixed_order(problem, options), []
+    state = empty_state(problem, jax.random.PRNGKey(0), False)
     for g in problem.active():
         group = problem.groups[g]
-        compiled = jax.jit(lambda problem, state, options, g=g: visit(problem, state, options, g)[0])
+        # In place, as inference works: else every visit would be charged with a copy of all messages.
+        compiled = jax.jit(lambda p, s, o, g=g: visit(p, s, o, g)[0], donate_argnums=1)
         program = compiled.lower(problem, state, options).compile()
-
-        def once(program: Callable[..., State] = program) -> float:
+        times = []
+        for _ in range(repeats + 1):
             begin = time.perf_counter()
-            jax.block_until_ready(program(problem, state, options))
-            return 1e3 * (time.perf_counter() - begin)
-
-        once()
+            state = jax.block_until_ready(program(problem, state, options))
+            times.append(1e3 * (time.perf_counter() - begin))
         used = program.memory_analysis()
-        kept = sum(leaf.nbytes for leaf in jax.tree.leaves(state.messages[g]))
         out.append(
             GroupCost(
                 group.name,
                 group.factors,
                 group.edges,
-                1.0 if order is None else float(order.count(g)),
-                statistics.median(once() for _ in range(repeats)),
-                kept,
+                None if order is None else order.count(g),
+                statistics.median(times[1:]),  # without the first, which warms up
+                sum(leaf.nbytes for leaf in jax.tree.leaves(state.messages[g])),
                 None if used is None else int(used.temp_size_in_bytes),
             )
         )
@@ -80,13 +77,15 @@ def cost_rows(costs: list[GroupCost]) -> list[tuple[str, ...]]:
         ("layer", "factors", "edges", "visits an iteration", "ms a visit", "ms an iteration", "messages", "temporary")
     ]
     for c in costs:
-        ms = f"{c.milliseconds:.2f}", f"{c.visits * c.milliseconds:.2f}"
-        rows.append(
-            (c.name, f"{c.factors:,}", f"{c.edges:,}", f"{c.visits:g}", *ms, _size(c.messages), _size(c.temporary))
-        )
-    sums = sum(c.factors for c in costs), sum(c.edges for c in costs)
-    total = f"{sum(c.visits * c.milliseconds for c in costs):.2f}", _size(sum(c.messages for c in costs))
-    rows.append(("together", *(f"{n:,}" for n in sums), "", "", *total, ""))
+        visits, whole = "", ""
+        if c.visits is not None:
+            visits, whole = str(c.visits), f"{c.visits * c.milliseconds:.2f}"
+        sizes = _size(c.messages), _size(c.temporary)
+        rows.append((c.name, f"{c.factors:,}", f"{c.edges:,}", visits, f"{c.milliseconds:.2f}", whole, *sizes))
+    many = f"{sum(c.factors for c in costs):,}", f"{sum(c.edges for c in costs):,}"
+    known = [c.visits * c.milliseconds for c in costs if c.visits is not None]
+    whole = f"{sum(known):.2f}" if len(known) == len(costs) else ""
+    rows.append(("together", *many, "", "", whole, _size(sum(c.messages for c in costs)), ""))
     return rows
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import html
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,16 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     body = "\n".join(map(_section, marks, sections))
     parts = {"title": html.escape(title), "lead": html.escape(lead), "contents": contents, "body": body}
     text = template.substitute(parts)
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_whole(path, lambda file: file.write(text.encode("utf-8", "replace")))  # names of files may be anything
     return path
+
+
+def write_or_say(write: Callable[[], Path]) -> str:
+    """A line for the user: which page to open, or why there is none. What a run has found does not depend on it."""
+    try:
+        return f"Open {write()}"
+    except OSError as error:
+        return f"there is no report: {error.strerror or error}"
 
 
 def _marks(titles: Iterable[str]) -> list[str]:
@@ -76,20 +84,23 @@ def _section(mark: str, section: Section) -> str:
     if section.text:
         parts.append(f"<p>{html.escape(section.text)}</p>")
     if section.table:
-        parts.append(f'<div class="wide">{table(section.table)}</div>')
+        parts.append(_scrolled(table(section.table), section.title))
     for picture, words in section.pictures:
         data, alt = base64.b64encode(in_both_lights(picture)).decode(), html.escape(words)
-        wide = ' class="wide"' if _width(picture) >= _WIDE else ""
-        image = f'<img{wide} alt="{alt}" src="data:image/svg+xml;base64,{data}">'
-        # What is scrolled sideways must be within reach of the keyboard.
-        parts.append(
-            f'<figure><div tabindex="0" role="group" aria-label="picture">{image}</div>'
-            f"<figcaption>{alt}</figcaption></figure>"
-        )
+        wide = _width(picture) >= _WIDE
+        image = f'<img class="{"wide" if wide else "small"}" alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+        # The words are read out once, as those of the picture.
+        caption = f'<figcaption aria-hidden="true">{alt}</figcaption>'
+        parts.append(f"<figure>{_scrolled(image, section.title) if wide else image}{caption}</figure>")
     for name, rows in section.details.items():
         flat = [("", "value"), *_flat(rows)]
-        parts.append(f'<details><summary>{html.escape(name)}</summary><div class="wide">{table(flat)}</div></details>')
+        parts.append(f"<details><summary>{html.escape(name)}</summary>{_scrolled(table(flat), name)}</details>")
     return "\n".join([*parts, "</section>"])
+
+
+def _scrolled(inner: str, label: str) -> str:
+    """What may be wider than a phone, and is then scrolled; by the keyboard, too."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(label)}">{inner}</div>'
 
 
 def _width(svg: bytes) -> float:
@@ -101,7 +112,7 @@ def _width(svg: bytes) -> float:
 def table(rows: Sequence[Sequence[str]]) -> str:
     """A table as HTML; the first row holds the headings."""
     head, *body = rows
-    cells = "".join(f"<th>{html.escape(c)}</th>" for c in head)
+    cells = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in head)
     lines = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in body)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
 

@@ -53,7 +53,7 @@ def how_it_was_run(settings: Mapping[str, Any], results: Mapping[str, Any]) -> S
     - `results`: with `seconds`, `cpu_seconds`, `environment`, and perhaps `peak_memory_mb`.
     """
     where, memory = results["environment"], results.get("peak_memory_mb")
-    cost = f"{results['seconds']:.0f} s ({results['cpu_seconds']:.0f} CPU s)"
+    cost = f"{results['seconds']:.0f} s ({results['cpu_seconds']:.0f} CPU s), without this report"
     cost += "" if memory is None else f", at most {memory:,.0f} MB of memory"
     versions = f"gbplearn {where['gbplearn']} (commit {where['commit'] or 'unknown'}), JAX {where['jax']}"
     machine = f"Python {where['python']}, {where['cores']} cores, {where['device']}, {where['system']}"
