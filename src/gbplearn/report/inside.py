@@ -28,7 +28,8 @@ def cost_section(costs: list[GroupCost], what: str) -> Section:
     return Section(
         "What each layer costs",
         f"Time and memory of a visit of each group of factors, by itself, for {what} on this machine. Messages are "
-        "kept from visit to visit; temporary memory is needed during a visit only.",
+        "kept from visit to visit; temporary memory is needed during a visit only (as the compiler has it: native "
+        "kernels hold a little more of their own).",
         cost_rows(costs),
     )
 
