@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.installed-cli
 
 .PHONY: demo test test-all check browser docs bench clean
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/gbplearn demo
 
 test: check browser
@@ -26,14 +27,23 @@ browser:
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
+	@echo "To read it: $(PYTHON) -m http.server -d site"
 
 bench: $(STAMP)
 	$(BIN)/gbplearn bench --gate
 
-$(STAMP): pyproject.toml hatch_build.py $(wildcard src/gbplearn/native/*.cc src/gbplearn/native/*.h)
+SOURCES := pyproject.toml hatch_build.py $(wildcard src/gbplearn/native/*.cc src/gbplearn/native/*.h)
+
+# The demo does without what developers need.
+$(DEMO): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable ".[cli]"
+	touch $(DEMO)
+
+$(STAMP): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable ".[dev]"
-	touch $(STAMP)
+	touch $(STAMP) $(DEMO)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -94,6 +94,16 @@ def test_an_image_by_messages(clean, noisy, tmp_path, capsys):
     shows_in_a_browser(tmp_path / "out.report.html", pictures=2)
 
 
+def test_grey_images_of_16_bits(clean, tmp_path, quick):
+    Image.fromarray(clean[..., 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    save(tmp_path / "plain.png", clean[..., :1])
+    found = []
+    for name in ("deep", "plain"):
+        assert main(["denoise", str(tmp_path / f"{name}.png"), str(tmp_path / "out.png"), "--no-report"]) == 0
+        found.append(read(tmp_path / "out.png"))
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_jpeg_is_cleaned_with_a_word(clean, tmp_path, capsys, quick):
     for name, words in (("a.jpg", 1), ("a.png", 0)):
         source = save(tmp_path / name, clean)
@@ -310,6 +320,8 @@ def test_bad_files_are_refused_in_a_line_and_nothing_is_written(clean, tmp_path,
         ((sizes, out), "2 frames do not fit into an image"),
         ((sizes, tmp_path / "there"), "there is there already"),
         ((a, tmp_path / "out.xyz"), "an image ends with"),
+        ((a, a), "must be different files"),
+        ((a, out, "--std", out), "must be different files"),
         ((a, tmp_path / "nowhere" / "out.png"), "nowhere: there is no such folder"),
         ((a, out, "--clean", tmp_path / "other.png"), "the clean frames are 32 x 9"),
         ((a, out, "--clean", sizes), "holds 2 frames"),

@@ -224,7 +224,7 @@ def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, name, lambda: QUICK[name])
     monkeypatch.chdir(tmp_path)
     assert cli.main(["experiment", name, "--seeds", "2"]) == 0
-    out = tmp_path / "results" / name
+    out = tmp_path / "results" / f"{name}-2-seeds"
     figures = {f"{n}.{kind}" for n in (name, "messages", "filters") for kind in ("png", "svg")}
     assert {p.name for p in out.iterdir()} == {"results.json", "report.html", *figures}
     results = json.loads((out / "results.json").read_text())
@@ -246,7 +246,7 @@ def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
     assert all(i["alt"] and i["src"].startswith("data:image/svg+xml;base64,") for i in page.found)
     assert len(page.found) == 3
     assert "http://" not in (out / "report.html").read_text().split("base64")[0]
-    assert f"results/{name}/report.html" in capsys.readouterr().out
+    assert f"Open results/{name}-2-seeds/report.html" in capsys.readouterr().out
 
 
 def test_a_second_run_adds_to_the_ledger(tmp_path):

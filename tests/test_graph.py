@@ -245,7 +245,7 @@ def test_names_are_numbered_and_shown():
     graph.add(gbp.Factor(same, (x[:],), sigma=1.0))
     second = graph.add(gbp.Factor(same, (x[:],), sigma=1.0))
     assert second.name == "same_1"
-    assert "factor same_1: 4 x M = 1 on x" in repr(graph)
+    assert "factor same_1: 4 x 1 measurement on x" in repr(graph)
 
 
 def test_check_jacobian():

@@ -89,7 +89,8 @@ class RunExperiment:
     seeds: int | None = None
     """How many seeds, from 0 on; by default as many as its results are quoted for."""
     out: Path | None = None
-    """Folder for what is written; by default results/NAME. A long run that was stopped goes on with what it holds."""
+    """Folder for what is written; by default results/NAME, with options in its name. A long run that was stopped
+    goes on with what it holds."""
     ledger: Path = Path("results/ledger.jsonl")
     """File that every run adds its lines to."""
     data_dir: Path | None = None
@@ -111,7 +112,10 @@ class RunExperiment:
             raise BadInput(f"--examples must be 1 or larger, got {self.examples}")
         options = {name: getattr(self, name) for name in ("data_dir", "graph", "examples", "frames")}
         options = {name: value for name, value in options.items() if value is not None}
-        folder = "-".join([self.name, *(str(options[n]) for n in ("graph", "examples", "frames") if n in options)])
+        few = [] if self.seeds is None else [f"{self.seeds}-seed{'s' if self.seeds > 1 else ''}"]
+        folder = "-".join(
+            [self.name, *few, *(str(options[n]) for n in ("graph", "examples", "frames") if n in options)]
+        )
         out = Path("results") / folder if self.out is None else self.out
         try:
             run_by_name(self.name, self.seeds, out, self.ledger, options)

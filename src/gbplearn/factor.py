@@ -179,7 +179,8 @@ class Factor:
                 f"{a.variable.name if isinstance(a, View) else f'argument {i}'}: {lengths[i]}"
                 for i, a in enumerate(self.args)
             )
-            raise ValueError(f"factor '{self.name}': the first axes of its arguments do not fit ({told})")
+            what = f"the first axes of its arguments do not fit ({told}): each is the number of factors, or 1"
+            raise ValueError(f"factor '{self.name}': {what}")
         if 0 in long:
             raise ValueError(f"factor '{self.name}' has no factors: an argument has a first axis of length 0")
         return long.pop() if long else 1
@@ -307,10 +308,11 @@ class Factor:
 
 def _hint(h: Callable[..., Any], error: Exception) -> str | None:
     """What to do about the two errors of JAX that most first functions run into."""
-    if isinstance(h, np.ufunc) or isinstance(error, jax.errors.TracerArrayConversionError):
-        return "it calls NumPy on its arguments; use jax.numpy instead"
     if isinstance(error, jax.errors.TracerBoolConversionError):
         return "it asks whether a value is true ('if', 'and', 'max'); use jnp.where, jnp.maximum or the like instead"
+    plain = jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError
+    if isinstance(h, np.ufunc) or isinstance(error, plain):
+        return "it calls NumPy or math on its arguments; use jax.numpy instead"
     return None
 
 

@@ -71,7 +71,7 @@ class FactorGraph:
             lines.append(f"  variable {name}{same}: {e.variable.shape}{' block' if e.variable.block else ''}{seen}")
         for name, f in self._factors.items():
             among = ", ".join(dict.fromkeys(v.variable.name for v in f.views))
-            lines.append(f"  factor {name}: {f.factors} x M = {f.outputs} on {among}")
+            lines.append(f"  factor {name}: {f.factors} x {_measurements(f.outputs)} on {among}")
         return "\n".join(lines)
 
     _repr_html_ = graph_html
@@ -385,3 +385,7 @@ def _renamed(factor: Factor, name: str, variables: dict[str, Variable]) -> Facto
     )
     new.__dict__.update(name=name, args=args)
     return new
+
+
+def _measurements(count: int) -> str:
+    return "1 measurement" if count == 1 else f"{count} measurements"

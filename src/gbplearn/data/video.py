@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,9 @@ def read_image(path: Path, size: tuple[int, int] | None = None, grey: bool = Fal
 
     try:
         with Image.open(path) as opened:
-            image = opened.convert("L" if grey and opened.mode in ("1", "L", "LA", "I;16", "I") else "RGB")
+            deep = opened.mode.startswith(("I", "F"))  # more than eight bits
+            whole = _in_bytes(opened) if deep else opened
+            image = whole.convert("L" if grey and (deep or opened.mode in ("1", "L", "LA")) else "RGB")
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no image") from None
     except (OSError, SyntaxError, ValueError) as error:
@@ -55,6 +58,16 @@ def read_image(path: Path, size: tuple[int, int] | None = None, grey: bool = Fal
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _in_bytes(image: Any) -> Any:
+    """A grey image of 16 bits as one of 8."""
+    from PIL import Image
+
+    values = np.asarray(image)
+    if not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() > 65535:
+        raise ValueError("its values are not those of 8 or 16 bits")
+    return Image.fromarray(np.round(values / 257).astype(np.uint8))
 
 
 def corrupt(video: np.ndarray, share: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -34,11 +34,11 @@ class Cleaned:
 
     def said(self) -> list[str]:
         """In words, line by line."""
-        groups = (f"{name} {factor.factors:,}" for name, factor in self.graph.factors.items())
-        lines = [f"factors a graph: {', '.join(groups)}"]
+        lines = []
         if not np.isnan(self.corrupt[0]):
             lines.append(f"{np.mean(self.corrupt):.1%} of the pixels held nonsense or were missing")
         if self.scores:
             before, after, alike = self.mean_scores()
             lines.append(f"PSNR {after:.2f} dB (noisy: {before:.2f} dB), SSIM {alike:.4f}")
-        return lines
+        groups = (f"{name} {factor.factors:,}" for name, factor in self.graph.factors.items())
+        return [*lines, f"factors a graph: {', '.join(groups)}"]

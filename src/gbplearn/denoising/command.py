@@ -50,6 +50,9 @@ def denoise_file(
     """
     if noise_map is not None and model in LAYERED:
         raise ValueError(f"--noise-map: the model {model} does not say which pixels it took for nonsense; best does")
+    paths = [p.resolve() for p in (source, target, noise_map, std) if p is not None]
+    if len(set(paths)) < len(paths):
+        raise ValueError("input and outputs must be different files: one would replace another")
     frames, clock = open_frames(source), Clock()
     reference = None if clean is None else _same_length(open_frames(clean), frames, clean)
     denoiser = GBPDenoiser(model)
@@ -75,7 +78,10 @@ def _warnings(source: Path) -> list[str]:
     """What a user should know of such a file."""
     if source.suffix.lower() not in (".jpg", ".jpeg"):
         return []
-    return ["note: a JPEG smears wrong pixels over their neighbours; those that were there before it hardly stand out"]
+    return [
+        "note: a JPEG smears wrong pixels over their neighbours; those that were there before it hardly"
+        " stand out: use the picture from before it was compressed"
+    ]
 
 
 def _clean(

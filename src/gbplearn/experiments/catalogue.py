@@ -70,10 +70,9 @@ def run_by_name(
     experiment = kind(**(options or {}))
     results, runs, section = run(experiment, range(experiment.seeds if seeds is None else seeds), out, ledger)
     report = [section, *experiment.inside(runs, out), how_it_was_run(results["settings"], results)]
-    lead = (
-        f"{len(results['settings']['seeds'])} seeds, {results['seconds']:.0f} s on {results['environment']['device']}"
-    )
+    count = len(results["settings"]["seeds"])
+    lead = f"{count} seed{'s' if count > 1 else ''}, {results['seconds']:.0f} s on {results['environment']['device']}."
     page = write_page(out / "report.html", f"gbplearn: {experiment.title}", lead, report)
     print(as_text(experiment.rows(results)))
-    print(f"\n{out / 'results.json'}\n{page}")
+    print(f"\n{out / 'results.json'}\nOpen {page}")
     return results

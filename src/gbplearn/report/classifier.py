@@ -17,7 +17,7 @@ from ..data.images import Pixels
 from ..learner import Learner
 from ..learning import learn_batch, options_for
 from .figures import BLUE, GREY, ORANGE, picture
-from .inside import cost_section, messages_section, posterior_section
+from .inside import cost_section, ending, messages_section, posterior_section
 from .layer_cost import group_costs
 from .page import Section
 
@@ -67,8 +67,8 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
         result._graph, damping=damping, schedule=learner.options["schedule"], messages=learner.options["messages"]
     )
     said = (
-        f"One more batch, {batch.size} images: {result.message} after {result.iterations} iterations. (They are test "
-        "images, learnt by a copy of the learner, which was thrown away.)"
+        f"One more batch, {batch.size} images: {ending(result)} (They are test images, learnt by a copy of the "
+        "learner, which was thrown away.)"
     )
     return [messages_section(result.plot(), said, folder), cost_section(costs, f"{batch.size} images")]
 

@@ -6,12 +6,23 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..inference import Result
+from ..inference import Result, Status
 from ..posterior import Posterior
 from ..schedule import Damping, Schedule
 from .figures import picture
 from .layer_cost import GroupCost, cost_rows, group_costs
 from .page import Section
+
+
+def ending(result: Result) -> str:
+    """How inference ended, and what to think of it."""
+    said = f"{result.message} after {result.iterations} iterations."
+    if result.status in (Status.ITERATION_LIMIT, Status.SETTLED):
+        said += (
+            " Units at a kink (of a ReLU, of max-pooling) may jump to and fro for ever, so that the residual of their "
+            "layer stays up: that is ordinary. What counts is that energies and the layers above are at rest."
+        )
+    return said
 
 
 def messages_section(figure: Figure, said: str, folder: Path | None) -> Section:
@@ -53,7 +64,7 @@ def result_sections(
     """All three of a network that was learnt in one go; damping and schedule as it was."""
     kinds = result._graph.kinds
     posterior = Posterior({name: belief for name, belief in result.items() if kinds[name] == "parameter"})
-    said = f"{what[0].upper()}{what[1:]}: {result.message}."
+    said = f"{what[0].upper()}{what[1:]}: {ending(result)}"
     return [
         messages_section(result.plot(), said, folder),
         cost_section(group_costs(result._graph, damping=damping, schedule=schedule), what),
