@@ -56,7 +56,7 @@ def check_layout(page):
     """Nothing is wider than the window; text can be told from its ground."""
     width, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert width <= window
-    for what in ("body", "h1", "p", "figcaption", "td", "article a[href]", "nav a"):
+    for what in ("body", "h1", "p", "figcaption", "td", "p a[href]", "td a[href]", "nav li a"):
         colours = page.evaluate(
             """what => { const e = document.querySelector(what); if (!e) return null;
             const ground = g => { const c = getComputedStyle(g).backgroundColor;
