@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from browser import shows_in_a_browser
 from gbplearn import cli
 from gbplearn.experiments import fill_in, regression, variance_graphs, variances, xor
 from gbplearn.experiments.catalogue import EXPERIMENTS
@@ -247,6 +248,7 @@ def test_what_an_experiment_leaves_behind(name, tmp_path, capsys, monkeypatch):
     assert len(page.found) == 3
     assert "http://" not in (out / "report.html").read_text().split("base64")[0]
     assert f"Open results/{name}-2-seeds/report.html" in capsys.readouterr().out
+    shows_in_a_browser(out / "report.html", pictures=3)
 
 
 def test_a_second_run_adds_to_the_ledger(tmp_path):
