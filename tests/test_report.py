@@ -59,15 +59,19 @@ def test_a_page_has_its_contents_and_pictures_with_words(tmp_path):
         tmp_path / "page.html",
         "A & B",
         "lead $1",
-        [Section("Same", "one", pictures=[(plot(), 'say "x"')]), Section("Same", "two", pictures=[(wide, "y")])],
+        [
+            Section("Same", "one", pictures=[(plot(), 'say "x"')]),
+            Section("Same", "two", pictures=[(wide, "y")]),
+            Section("Photo", "", pictures=[(wide, "z")], shrink=True),
+        ],
     )
     text = path.read_text()
     marks = re.findall(r'<h2 id="([^"]+)"', text)
-    assert len(set(marks)) == 2
+    assert len(set(marks)) == 3
     assert re.findall(r'<a href="#([^"]+)"', text) == marks
     assert text.count('tabindex="0"') == 1  # what is scrolled, and nothing else
-    images = re.findall(r'<img class="(wide|small)" alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)"', text)
-    assert [(c, a) for c, a, _ in images] == [("small", "say &quot;x&quot;"), ("wide", "y")]
+    images = re.findall(r'<img class="(\w+)" alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)"', text)
+    assert [(c, a) for c, a, _ in images] == [("small", "say &quot;x&quot;"), ("wide", "y"), ("whole", "z")]
     assert base64.b64decode(images[0][2]) == in_both_lights(plot())
     assert "lead $1" in text  # nothing of the user's is taken for a place of the template
     assert not re.search(r'(src|href)="(?!data:|#)', text)
@@ -78,7 +82,7 @@ def test_page_escapes_what_it_is_given(tmp_path):
         tmp_path / "a.html",
         "<b>",
         "a & b",
-        [Section("<i>", "x < y", [("h",), ("<td>",)], (), {"<k>": {"k": {"l": "<"}}})],
+        [Section("<i>", "x < y", [("h",), ("<td>",)], details={"<k>": {"k": {"l": "<"}}})],
     )
     text = path.read_text()
     assert "<b>" not in text

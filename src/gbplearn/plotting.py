@@ -125,6 +125,8 @@ def _side_by_side(filters: np.ndarray) -> np.ndarray:
 
 
 def _sorted(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarray) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     from .report.figures import BLUE, ORANGE
 
     order = np.argsort(mean, kind="stable")
@@ -146,3 +148,5 @@ def _sorted(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarra
     right.set_title(f"{name}: standard deviations{unknown}", fontsize=10, parse_math=False)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
+        if axes is left or len(shown) <= _FEW:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # numbers of parameters

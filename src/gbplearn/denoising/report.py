@@ -40,7 +40,10 @@ def write_report(target: Path, cleaned: Cleaned, settings: Mapping[str, Any], co
     sections = [
         Section("In short", "", _rows(cleaned, settings)),
         Section(
-            "Before and after", "", pictures=[picture(draw_denoised(given, found, truth), "denoised", shown, None)]
+            "Before and after",
+            "",
+            pictures=[picture(draw_denoised(given, found, truth), "denoised", shown, None)],
+            shrink=True,
         ),
     ]
     if found.trace is not None:

@@ -45,6 +45,7 @@ class Section:
     text: str
     table: Sequence[Sequence[str]] = ()  # the first row holds the headings
     pictures: Sequence[tuple[bytes, str]] = ()  # SVG, each with the words for who cannot see it
+    shrink: bool = False  # pictures of things, not plots: they fit into a phone
     details: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # tables that are folded away
 
 
@@ -87,8 +88,10 @@ def _section(mark: str, section: Section) -> str:
         parts.append(_scrolled(table(section.table), section.title))
     for picture, words in section.pictures:
         data, alt = base64.b64encode(in_both_lights(picture)).decode(), html.escape(words)
-        wide = _width(picture) >= _WIDE
-        image = f'<img class="{"wide" if wide else "small"}" alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+        large = _width(picture) >= _WIDE
+        wide = large and not section.shrink
+        look = "wide" if wide else "whole" if large else "small"
+        image = f'<img class="{look}" alt="{alt}" src="data:image/svg+xml;base64,{data}">'
         # The words are read out once, as those of the picture.
         caption = f'<figcaption aria-hidden="true">{alt}</figcaption>'
         parts.append(f"<figure>{_scrolled(image, section.title) if wide else image}{caption}</figure>")
