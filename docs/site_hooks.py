@@ -29,7 +29,6 @@ def on_page_markdown(markdown, page, config, files):
         if path.startswith("examples/"):
             up = "../" * page.file.src_uri.count("/")
             return f"[{text}]({up}examples.md#{posixpath.basename(path).removesuffix('.py').replace('_', '-')})"
-        here = path.removeprefix("docs/")
-        return text if here in text else f"{text} (`{here}`)"
+        return text if path in text else f"{text} (`{path}`)"
 
     return _LINK.sub(replaced, markdown)

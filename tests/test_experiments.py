@@ -42,6 +42,17 @@ def test_regression_learns_the_curve(optimised):
     assert 0.90 <= found["share within 2 sd, noise learnt/fixed"] <= 0.98
 
 
+def check_mixture(found, evidence, means, variances):
+    """What was found of the hidden pixel is the mixture of Gaussians with these log evidences, means and variances."""
+    mean, std, p = found
+    share = np.exp(evidence) / np.exp(evidence).sum(0)
+    expected = (share * means).sum(0)
+    np.testing.assert_allclose(p, share.T, rtol=1e-3)
+    np.testing.assert_allclose(mean[:, 1, 0], expected, atol=1e-4)
+    spread = (share * (np.array(variances)[:, None] + np.array(means) ** 2)).sum(0) - expected**2
+    np.testing.assert_allclose(std[:, 1, 0], np.sqrt(spread), rtol=2e-3)  # the prior of the pixel is wide, not flat
+
+
 def test_halves_are_filled_in_by_the_mixture_of_classes():
     """One cause a class: trees, so that `p(c | seen)` and the moments of the mixture are those of dense Gaussians."""
     learners = [gbp.Learner(fill_in.class_painter(1, 0.2), (2, 1), seed=seed) for seed in (0, 1)]
@@ -55,12 +66,7 @@ def test_halves_are_filled_in_by_the_mixture_of_classes():
         evidence.append(-0.5 * (at**2 / cov[0, 0] + np.log(cov[0, 0])))
         means.append(cov[0, 1] / cov[0, 0] * at)
         variances.append(cov[1, 1] - cov[0, 1] ** 2 / cov[0, 0])
-    share = np.exp(evidence) / np.exp(evidence).sum(0)
-    expected = (share * means).sum(0)
-    np.testing.assert_allclose(p, share.T, rtol=1e-3)
-    np.testing.assert_allclose(mean[:, 1, 0], expected, atol=1e-4)
-    spread = (share * (np.array(variances)[:, None] + np.array(means) ** 2)).sum(0) - expected**2
-    np.testing.assert_allclose(std[:, 1, 0], np.sqrt(spread), rtol=2e-3)  # the prior of the pixel is wide, not flat
+    check_mixture((mean, std, p), evidence, means, variances)
 
 
 def test_a_label_says_which_causes_are_at_work():
@@ -86,12 +92,7 @@ def test_halves_are_filled_in_by_one_network_that_supposes_each_class():
         evidence.append(-0.5 * (off**2 / cov[0, 0] + np.log(cov[0, 0])))
         means.append(middle[1] + cov[0, 1] / cov[0, 0] * off)
         variances.append(cov[1, 1] - cov[0, 1] ** 2 / cov[0, 0])
-    share = np.exp(evidence) / np.exp(evidence).sum(0)
-    expected = (share * means).sum(0)
-    np.testing.assert_allclose(p, share.T, rtol=1e-3)
-    np.testing.assert_allclose(mean[:, 1, 0], expected, atol=1e-4)
-    spread = (share * (np.array(variances)[:, None] + np.array(means) ** 2)).sum(0) - expected**2
-    np.testing.assert_allclose(std[:, 1, 0], np.sqrt(spread), rtol=2e-3)  # the prior of the pixel is wide, not flat
+    check_mixture((mean, std, p), evidence, means, variances)
 
 
 def test_the_limit_of_linear_networks_is_regression():

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import gbplearn as gbp
 from gbplearn.models import digits_classifier
-from helpers import PoseGraph
+from pose_graphs import PoseGraph
 
 
 def dot(x, w):
