@@ -16,6 +16,7 @@ HANDLERS = (
     "gbplearn_matrix_pooled_inputs",
     "gbplearn_matrix_edges",
     "gbplearn_tile_max",
+    "gbplearn_slices",
     "gbplearn_many_outputs",
 )
 

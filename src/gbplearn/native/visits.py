@@ -8,11 +8,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from ..edges import SliceEdges
 from ..gaussian import Gaussian
 from ..group import Group
 from ..measurement import FactorKind, Form, MatrixForm, TileMaxForm
 from ..options import Options
 from ..problem import Messages, Problem, State
+from ..robust import Huber, Tukey
 from ..seen import Seen, means_of, parts_of, points_of, product, see, undamped
 from .calls import call
 from .library import available
@@ -41,11 +43,8 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     """The kernel for a group, None if there is none for it: then XLA compiles its visit."""
     group = problem.groups[g]
     ordinary = (
-        isinstance(group.measurement, FactorKind)
-        and group.slots
+        group.slots
         and group.scalar
-        and problem.frozen[g] is None
-        and group.robust is None
         and group.noise_prior is None
         and not group.held
         and options.relinearise == 1
@@ -54,6 +53,10 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
         and all(problem.prior[s.variable].dtype == jnp.float32 for s in group.slots)
     )
     if not ordinary or not available():
+        return None
+    if problem.frozen[g] is not None:
+        return _slices if _are_slices(group) else None
+    if group.robust is not None or not isinstance(group.measurement, FactorKind):
         return None
     kinds = [kind for kind, _ in group.arguments]
     form = _form(problem, group, problem.start)
@@ -230,3 +233,48 @@ def _tile_max(problem: Problem, state: State, options: Options, g: int, looking:
         looked = Looked({x: _change(seen[0]), y: _change(seen[1])}, {y: seen[1][4]}, seen[1][3])
     proposed = [undamped(old, now, d) for old, now, d in zip(said, new, damp)]
     return Visited([Messages(None, m) for m in new], proposed, looked)
+
+
+_ROBUST = {(Tukey, "value"): 1, (Tukey, "gradient"): 2, (Huber, "value"): 3, (Huber, "gradient"): 4}
+
+
+def _which_robust(group: Group) -> int | None:
+    """By number, 0 for none; None for one that the kernel does not know."""
+    if group.robust is None:
+        return 0
+    return None if group.switch_axes else _ROBUST.get((type(group.robust), group.robust.match))
+
+
+def _are_slices(group: Group) -> bool:
+    """Whether its factors are linear ones over two slices of one variable, of the same shape, without gaps."""
+    edges = [s.edges for s in group.slots if isinstance(s.edges, SliceEdges) and s.edges.dense and s.edges.row == 1]
+    return (
+        len(edges) == len(group.slots) == 2
+        and len(group.variables) == 1
+        and len({tuple(n for _, n, _ in e.slices) for e in edges}) == 1
+        and all(step == 1 for e in edges for _, _, step in e.slices)
+        and _which_robust(group) is not None
+    )
+
+
+def _slices(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
+    """See `slices.cc`."""
+    group, messages, linear = problem.groups[g], state.messages[g], problem.frozen[g]
+    edges = [s.edges for s in group.slots if isinstance(s.edges, SliceEdges)]
+    said = [m.on_units(e) for m, e in zip(messages, edges)]
+    damp = [_damping(state, options, g, s) for s in range(len(edges))]
+    threshold = 0.0 if group.robust is None else group.robust.threshold
+    assert linear is not None
+    numbers = [_which_robust(group) or 0, threshold, len(edges[0].slices), *edges[0].unit_shape]
+    numbers += [n for _, n, _ in edges[0].slices] + [begin for e in edges for begin, _, _ in e.slices]
+    args = [
+        group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group),
+        *(j.each().reshape(-1) for j in group.operators(linear)), _numbers(*numbers, *damp),
+    ]  # fmt: skip
+    own = [x for m in said for x in _pair(m)]
+    aliases = {len(args) + i: i for i in range(len(own))}
+    heard = _from_outside(problem, state, g, group.slots[0].variable)
+    results = call("gbplearn_slices", [x.shape for x in own], [*args, *own, *heard], aliases)
+    new = [Gaussian(a, b) for a, b in zip(results[0::2], results[1::2])]
+    proposed = [undamped(old, now, d) for old, now, d in zip(said, new, damp)]
+    return Visited([Messages(None, m) for m in new], proposed, None)
