@@ -116,7 +116,7 @@ def look(problem: Problem, options: Options, visited: Visited, latest: Latest, g
     if looked is None:
         energy, _, switched = group.measure(every_factor(group, group.y - linearise_at(problem, g, means).value))
     else:
-        energy, switched = looked.energy, jnp.zeros_like(worst)
+        energy, switched = looked.energy, looked.switched
     prior, priors = latest.prior, {} if looked is None else looked.priors
     for i, name in enumerate(problem.prior):
         if name in group.variables and problem.touching(name)[0][0] == g:

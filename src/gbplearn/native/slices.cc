@@ -19,6 +19,7 @@ namespace gbplearn {
 namespace {
 
 constexpr int64_t PIECE = 1024;  // factors at a time
+constexpr int64_t AHEAD = 256;   // units, so far memory is asked for in advance: more arrays than the processor follows
 constexpr int MOST = 5;          // slices
 
 // Gaussians of the units [base, front), as they were when they were put in.
@@ -40,6 +41,7 @@ class Window {
     if (to > front_) fill(eta_ + (front_ - base_), lam_ + (front_ - base_), front_, to - front_);
     front_ = std::max(front_, to);
   }
+  int64_t front() const { return front_; }
   const float* eta(int64_t unit) const { return eta_ + (unit - base_); }
   const float* lam(int64_t unit) const { return lam_ + (unit - base_); }
 
@@ -65,16 +67,22 @@ INLINE Vec scale(int robust, float n, Vec d2) {
   return robust == HUBER_VALUE ? ratio * (2 - ratio) : ratio;
 }
 
+// The energy beyond the threshold.
+INLINE Vec flat(int robust, float n, Vec d2) {
+  float half = 0.5f * n * n;
+  return robust >= HUBER_VALUE ? n * root(d2 > n * n ? d2 : all(n * n)) - half : all(half);
+}
+
 struct Plane {  // the messages to one slice, on the units
   float *eta, *lam;
 };
 
 struct Slices {
-  int64_t factors;
+  int64_t factors, units;
   std::vector<int64_t> sizes, strides;  // of the grid of factors; unit strides along its axes
   int64_t run;                          // so many factors in a row have units in a row
   int64_t start;                        // the unit of the first factor, without an offset
-  std::array<int64_t, MOST> offset;     // of each slice, the least is 0
+  std::array<int64_t, MOST> offset;     // of each slice, growing from 0
   int64_t reach;                        // the largest of them
   std::array<Plane, MOST> planes;
   std::vector<Shared> jacobian;
@@ -85,8 +93,17 @@ struct Slices {
   int robust;
   float threshold;
   int64_t tasks;
-  std::vector<float> heads;  // (tasks, slices, 2, reach): messages as they were before the visit, from the first unit of a task on
+  std::vector<float> heads;  // (tasks, slices, 2, reach): messages before the visit, from the first unit of a task on
 
+  void fetch(int64_t unit) const {
+    for (const float* p : inbound.more_eta) __builtin_prefetch(p + unit);
+    for (const float* p : inbound.more_lam) __builtin_prefetch(p + unit);
+    for (const Plane& p : planes)
+      if (p.eta) {
+        __builtin_prefetch(p.eta + unit, 1);
+        __builtin_prefetch(p.lam + unit, 1);
+      }
+  }
   int64_t first(int64_t task) const { return task * factors / tasks; }
   int64_t unit(int64_t f) const {
     int64_t at = start;
@@ -96,6 +113,8 @@ struct Slices {
     }
     return at;
   }
+  // Where the units of a task begin and end; the first and the last one have all that there are.
+  int64_t begin(int64_t task) const { return task == 0 ? 0 : task == tasks ? units : unit(first(task)); }
   float* head(int64_t task, int slice, int parameter, int count) {
     return heads.data() + ((task * count + slice) * 2 + parameter) * reach;
   }
@@ -107,8 +126,32 @@ struct Sources {
   const float *in_eta[V], *in_lam[V], *eta[V][V], *lam[V][V];
 };
 
-template <int V, bool R>
-INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t unit, int64_t x, int64_t count) {
+struct Seen {
+  Looked looked;
+  Vec switched{};
+};
+
+// A look at units whose messages are all there: beliefs by what comes in, and of each slice the message before, by
+// `old(slice)`, and after the visit.
+template <int V, class Old>
+INLINE void look(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, Mask inside, int64_t count, Looked& looked) {
+  Vec new_eta = eta, new_lam = lam;
+  for (int s = 0; s < V; ++s) {
+    Vec was_eta, was_lam;
+    old(s, was_eta, was_lam);
+    eta += was_eta;
+    lam += was_lam;
+    float keep = a.damp[s], gain = 1 / (1 - keep);  // undamped
+    new_eta += gain * (load(a.planes[s].eta + at, count, 0) - keep * was_eta);
+    new_lam += gain * (load(a.planes[s].lam + at, count, 0) - keep * was_lam);
+  }
+  Vec mean = looked.change(eta, lam, new_eta, new_lam, inside);
+  looked.add_prior(mean, a.inbound.eta[0].at(at, count, 0), a.inbound.lam[0].at(at, count, 1), inside);
+}
+
+template <int V, bool R, bool L>
+INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t unit, int64_t x, int64_t count, int64_t hidden,
+                  Seen& seen) {
   Vec eta[V], lam[V], old_eta[V], old_lam[V], j[V];
   for (int s = 0; s < V; ++s) {
     eta[s] = load(from.in_eta[s] + x, count, 0);
@@ -122,11 +165,17 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     old_lam[s] = load(a.planes[s].lam + unit + a.offset[s] + x, count, 0);
     j[s] = a.jacobian[s].at(f + x, count, 0);
   }
-  Vec r = a.measured.at(f + x, count, 0), noise = a.noise.at(f + x, count, 1), k = a.weight.at(f + x, count, 1);
-  if constexpr (R) {
-    Vec d = r;
+  Vec r = a.measured.at(f + x, count, 0), noise = a.noise.at(f + x, count, 1), k = a.weight.at(f + x, count, 0);
+  if constexpr (R || L) {
+    Vec d = r, n2 = all(a.threshold * a.threshold);
     for (int s = 0; s < V; ++s) d -= j[s] * ((eta[s] + old_eta[s]) / (lam[s] + old_lam[s]));
-    k *= scale(a.robust, a.threshold, d * d / noise);
+    Vec d2 = d * d / noise;
+    if constexpr (L) {
+      Mask far = R ? (d2 > n2) & (k > 0) : Mask{};
+      seen.looked.energy += k * (far ? flat(a.robust, a.threshold, d2) : 0.5f * d2);  // without weight beyond the last
+      seen.switched += far ? all(1) : Vec{};
+    }
+    if constexpr (R) k *= scale(a.robust, a.threshold, d2);
   }
   Vec part[V], move[V];
   if constexpr (V > 2)
@@ -140,8 +189,7 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     if constexpr (V == 2) {  // both times the precision of the other: one division
       int o = 1 - s;
       gain = k * j[s] / (noise * lam[o] + k * j[o] * j[o]);
-      told = r * lam[o] - j[o] * eta[o];
-      told *= gain;
+      told = gain * (r * lam[o] - j[o] * eta[o]);
       gain *= lam[o];
     } else {
       Vec rest{}, left = r;
@@ -156,22 +204,52 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     store(a.planes[s].eta + unit + a.offset[s] + x, a.damp[s] * old_eta[s] + (1 - a.damp[s]) * told, count);
     store(a.planes[s].lam + unit + a.offset[s] + x, a.damp[s] * old_lam[s] + (1 - a.damp[s]) * gain * j[s], count);
   }
+  if constexpr (L) {  // at the units of the first slice all others have said what they have to
+    auto old = [&](int s, Vec& e, Vec& l) __attribute__((always_inline)) {
+      e = s == 0 ? old_eta[0] : load(from.eta[s][0] + x, count, 0);
+      l = s == 0 ? old_lam[0] : load(from.lam[s][0] + x, count, 0);
+    };
+    Mask inside = first_of(count) & ~first_of(std::max<int64_t>(0, hidden - unit - x));
+    look<V>(a, unit + x, load(from.in_eta[0] + x, count, 0), load(from.in_lam[0] + x, count, 1), old, inside, count, seen.looked);
+  }
 }
 
-template <int V, bool R>
-void task(Slices& a, int64_t t) {
+template <int V, bool R, bool L>
+void task(Slices& a, int64_t t, Seen& seen) {
   Room room;
   Window inbound(room, a.reach);
   std::vector<Window> old;
   for (int s = 0; s < V; ++s) old.emplace_back(room, a.reach);
   std::vector<float> scratch(2 * V * V * PIECE);
-  int64_t begin = a.first(t), end = a.first(t + 1), last = t + 1 < a.tasks ? a.unit(end) : INT64_MAX;
-  for (int64_t f = begin; f < end;) {
+  int64_t end = a.first(t + 1), next = a.begin(t + 1), done = a.begin(t);
+  int64_t hidden = t == 0 ? 0 : done + a.reach;  // units up to here hear from the task before: seen at the end
+  // A look at units of this task that are in no factor of the first slice.
+  auto look_between = [&](int64_t to) {
+    for (int64_t u = std::max(done, hidden); L && u < to; u += LANES) {
+      Vec eta, lam;
+      int64_t count = std::min<int64_t>(LANES, to - u);
+      a.inbound.sum(u, count, eta, lam);
+      auto before = [&](int s, Vec& e, Vec& l) {
+        int64_t kept = std::clamp<int64_t>(old[s].front() - u, 0, count);  // the rest is as it was
+        e = load(a.planes[s].eta + u, count, 0);
+        l = load(a.planes[s].lam + u, count, 0);
+        Mask from = first_of(kept);
+        if (kept > 0) {
+          e = from ? load(old[s].eta(u), kept, 0) : e;
+          l = from ? load(old[s].lam(u), kept, 0) : l;
+        }
+      };
+      look<V>(a, u, eta, lam, before, first_of(count), count, seen.looked);
+    }
+  };
+  for (int64_t f = a.first(t); f < end;) {
     int64_t unit = a.unit(f), count = std::min({PIECE, a.run - f % a.run, end - f});
+    look_between(unit);
     inbound.slide(unit, unit + a.reach + count, [&](float* eta, float* lam, int64_t u, int64_t n) {
       for (int64_t x = 0; x < n; x += LANES) {
         Vec e, l;
         a.inbound.sum(u + x, n - x, e, l);
+        if (x % 16 == 0) a.fetch(u + x + AHEAD);
         store(eta + x, e, n - x);
         store(lam + x, l, n - x);
       }
@@ -180,7 +258,7 @@ void task(Slices& a, int64_t t) {
     for (int i = 0; i < V; ++i) {
       const Plane& plane = a.planes[i];
       if (a.offset[i] > 0) {
-        if (f == begin)  // the task before may have overwritten these
+        if (f == a.first(t))  // the task before may have overwritten these
           old[i].slide(unit, unit + a.offset[i], [&](float* eta, float* lam, int64_t, int64_t n) {
             std::copy_n(a.head(t, i, 0, V), n, eta);
             std::copy_n(a.head(t, i, 1, V), n, lam);
@@ -199,14 +277,14 @@ void task(Slices& a, int64_t t) {
         }
         from.eta[i][s] = plane.eta + u;
         from.lam[i][s] = plane.lam + u;
-        int64_t theirs = last == INT64_MAX ? INT64_MAX : last + a.offset[i];  // from here on the next task writes
-        if (i == s || u + count <= theirs) continue;
+        int64_t theirs = next + a.offset[i];  // from here on the next task writes
+        if (i == s || t + 1 == a.tasks || u + count <= theirs) continue;
         float *eta = scratch.data() + (i * V + s) * 2 * PIECE, *lam = eta + PIECE;
         int64_t own = std::clamp<int64_t>(theirs - u, 0, count);
         std::copy_n(plane.eta + u, own, eta);
         std::copy_n(plane.lam + u, own, lam);
-        std::copy_n(a.head(t + 1, i, 0, V) + (u + own - last), count - own, eta + own);
-        std::copy_n(a.head(t + 1, i, 1, V) + (u + own - last), count - own, lam + own);
+        std::copy_n(a.head(t + 1, i, 0, V) + (u + own - next), count - own, eta + own);
+        std::copy_n(a.head(t + 1, i, 1, V) + (u + own - next), count - own, lam + own);
         from.eta[i][s] = eta;
         from.lam[i][s] = lam;
       }
@@ -216,14 +294,16 @@ void task(Slices& a, int64_t t) {
       from.in_lam[s] = inbound.lam(unit + a.offset[s]);
     }
     int64_t x = 0;
-    for (; x + LANES <= count; x += LANES) lanes<V, R>(a, from, f, unit, x, LANES);
-    if (x < count) lanes<V, R>(a, from, f, unit, x, count - x);
+    for (; x + LANES <= count; x += LANES) lanes<V, R, L>(a, from, f, unit, x, LANES, hidden, seen);
+    if (x < count) lanes<V, R, L>(a, from, f, unit, x, count - x, hidden, seen);
     f += count;
+    done = unit + count;
   }
+  look_between(next);
 }
 
-template <int V>
-void visit(ffi::ThreadPool& pool, Slices& a) {
+template <int V, bool L>
+void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
   a.heads.resize(a.tasks * V * 2 * a.reach);
   for (int64_t t = 0; t < a.tasks; ++t) {
     int64_t unit = a.unit(a.first(t));
@@ -232,55 +312,85 @@ void visit(ffi::ThreadPool& pool, Slices& a) {
       std::copy_n(a.planes[s].lam + unit, a.reach, a.head(t, s, 1, V));
     }
   }
-  spread(pool, a.tasks, [&](int64_t t) { a.robust == NONE ? task<V, false>(a, t) : task<V, true>(a, t); });
+  std::vector<float> parts((a.tasks + 1) * Looked::COUNT, 0.0f), far(a.tasks, 0.0f);
+  spread(pool, a.tasks, [&](int64_t t) {
+    Seen seen;
+    a.robust == NONE ? task<V, false, L>(a, t, seen) : task<V, true, L>(a, t, seen);
+    seen.looked.write(&parts[t * Looked::COUNT]);
+    far[t] = sum_of(seen.switched);
+  });
+  if constexpr (L) {
+    Looked looked;
+    for (int64_t t = 1; t < a.tasks; ++t)
+      for (int64_t u = a.begin(t), end = std::min(u + a.reach, a.begin(t + 1)), x = 0; u + x < end; x += LANES) {
+        int64_t count = std::min<int64_t>(LANES, end - u - x);
+        Vec eta, lam;
+        a.inbound.sum(u + x, count, eta, lam);
+        auto before = [&](int s, Vec& e, Vec& l) {
+          e = load(a.head(t, s, 0, V) + x, count, 0);
+          l = load(a.head(t, s, 1, V) + x, count, 0);
+        };
+        look<V>(a, u + x, eta, lam, before, first_of(count), count, looked);
+      }
+    looked.write(&parts[a.tasks * Looked::COUNT]);
+    join_looks(parts, looks);
+    double sum = 0;
+    for (float part : far) sum += part;
+    *switched = static_cast<float>(sum / static_cast<double>(a.factors));
+  }
 }
 
 }  // namespace
 
-// Arguments: noise, r (F or 1), weight (F or fewer); the Jacobian of each slice (F or 1); numbers: which
-// robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it
-// begins, and how much is kept of its messages; the messages to each (eta, lam) on the units; then pairs of what else
-// comes in. Results: the new messages, in the same place. Offsets are in the order in which units lie in memory.
+// Arguments: noise, r (F or 1), weight (F or fewer); the Jacobian of each slice (F or 1); numbers: which robust energy and
+// its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it begins, and how much
+// is kept of its messages; the messages to each (eta, lam) on the units; then pairs of what else comes in.
+// Results: the new messages, in the place of the old ones; and if they are there, a look at the variable, and the share of
+// factors beyond the threshold.
 ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  constexpr int V = 2;
+  enum { NOISE, MEASURED, WEIGHT, JACOBIANS, NUMBERS = JACOBIANS + V, OWN, REST = OWN + 2 * V };
+  enum { NEW, LOOK = NEW + 2 * V, SWITCHED };
   Arguments args{in, out};
-  int count = static_cast<int>(out.size() / 2);
-  const float* numbers = args.data(3 + count);
+  const float* numbers = args.data(NUMBERS);
   auto next = [&] { return static_cast<int64_t>(*numbers++); };
   int robust = static_cast<int>(next());
   float threshold = *numbers++;
-  int64_t axes = next(), factors = 1;
-  std::vector<int64_t> shape(axes), sizes(axes), strides(axes, 1);
-  for (auto& n : shape) n = next();
+  int64_t axes = next(), factors = 1, units = 1, run = 1;
+  std::vector<int64_t> shape(axes), sizes(axes), strides(axes, 1), begin(V, 0), order{0, 1};
+  for (auto& n : shape) units *= n = next();
   for (auto& n : sizes) factors *= n = next();
   for (int64_t d = axes - 2; d >= 0; --d) strides[d] = strides[d + 1] * shape[d + 1];
-  std::array<int64_t, MOST> offset{};
-  std::array<float, MOST> damp{};
-  for (int s = 0; s < count; ++s)
-    for (int64_t d = 0; d < axes; ++d) offset[s] += next() * strides[d];
-  for (int s = 0; s < count; ++s) damp[s] = *numbers++;
-  int64_t start = *std::min_element(offset.begin(), offset.begin() + count);
-  for (int s = 0; s < count; ++s) offset[s] -= start;
-  int64_t reach = *std::max_element(offset.begin(), offset.begin() + count), run = 1;
+  for (auto& first : begin)
+    for (int64_t stride : strides) first += next() * stride;
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begin[a] < begin[b]; });
   for (int64_t d = axes - 1; d >= 0; --d) {
     run *= sizes[d];
     if (sizes[d] != shape[d]) break;
   }
+  std::array<int64_t, MOST> offset{};
+  std::array<float, MOST> damp{};
   std::array<Plane, MOST> planes{};
   std::vector<Shared> jacobian;
-  size_t own = 4 + count;
-  for (int s = 0; s < count; ++s) {
-    planes[s] = {args.result(2 * s), args.result(2 * s + 1)};
-    jacobian.emplace_back(args[3 + s]);
-    for (int q = 0; q < 2; ++q)
-      if (size_t i = own + 2 * s + q; args.data(i) != args.result(2 * s + q))
-        std::copy_n(args.data(i), args[i].element_count(), args.result(2 * s + q));
+  for (int s = 0; s < V; ++s) {
+    int64_t slice = order[s], own = OWN + 2 * slice, result = NEW + 2 * slice;
+    for (int64_t q = 0; q < 2; ++q)
+      if (args.data(own + q) != args.result(result + q)) std::copy_n(args.data(own + q), units, args.result(result + q));
+    offset[s] = begin[slice] - begin[order[0]];
+    damp[s] = numbers[slice];
+    planes[s] = {args.result(result), args.result(result + 1)};
+    jacobian.emplace_back(args[JACOBIANS + slice]);
   }
+  int64_t reach = offset[V - 1];
   // The heads of the tasks must stay small beside the rest.
   int64_t most = std::max<int64_t>(2, factors / (8 * std::max<int64_t>(reach, PIECE)));
-  Slices a{factors, sizes, strides, run, start, offset, reach, planes, jacobian, damp, args[1], args[0],
-           Blocks(args[2], factors), Inbound(args, own + 2 * count, in.size()), robust, threshold,
-           std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)}), {}};
-  if (count == 2) visit<2>(pool, a);
+  int64_t tasks = std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)});
+  Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, args[MEASURED],
+           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, in.size()), robust, threshold, tasks, {}};
+  if (out.size() > LOOK)
+    visit<V, true>(pool, a, args.result(LOOK), args.result(SWITCHED));
+  else
+    visit<V, false>(pool, a, nullptr, nullptr);
   return ffi::Error::Success();
 }
 

@@ -26,6 +26,7 @@ class Looked(NamedTuple):
     changes: dict[str, Array]  # of some variables of the group, how far they move
     priors: dict[str, Array]  # energies
     energy: Array
+    switched: Array | float = 0.0  # the share of robust factors
 
 
 class Visited(NamedTuple):
@@ -273,8 +274,12 @@ def _slices(problem: Problem, state: State, options: Options, g: int, looking: b
     ]  # fmt: skip
     own = [x for m in said for x in _pair(m)]
     aliases = {len(args) + i: i for i in range(len(own))}
-    heard = _from_outside(problem, state, g, group.slots[0].variable)
-    results = call("gbplearn_slices", [x.shape for x in own], [*args, *own, *heard], aliases)
-    new = [Gaussian(a, b) for a, b in zip(results[0::2], results[1::2])]
+    name = group.slots[0].variable
+    heard = _from_outside(problem, state, g, name)
+    shapes = [x.shape for x in own] + [_LOOKED, (1,)] * looking
+    results = call("gbplearn_slices", shapes, [*args, *own, *heard], aliases)
+    own, seen = results[: len(own)], results[len(own) :]
+    new = [Gaussian(a, b) for a, b in zip(own[0::2], own[1::2])]
     proposed = [undamped(old, now, d) for old, now, d in zip(said, new, damp)]
-    return Visited([Messages(None, m) for m in new], proposed, None)
+    looked = Looked({name: _change(seen[0])}, {name: seen[0][4]}, seen[0][3], seen[1][0]) if looking else None
+    return Visited([Messages(None, m) for m in new], proposed, looked)
