@@ -144,9 +144,9 @@ def plain_factors(layer, v, shape):
         for down, right in ((1, 0), (0, 1)):
             if shape[1] > down and shape[2] > right:
                 first = (slice(None), slice(shape[1] - down), slice(shape[2] - right))
-                one = [a[first].ravel() for a in (b, i, j, c)]
-                view = [np.stack(p, 1) for p in zip(one, (one[0], one[1] + down, one[2] + right, one[3]))]
-                pairs.append((lambda x: x[1] - x[0], (v["x"][tuple(view)],)))
+                one = tuple(a[first].ravel() for a in (b, i, j, c))
+                other = one[0], one[1] + down, one[2] + right, one[3]
+                pairs.append((lambda x, y: y - x, (v["x"][one], v["x"][other])))
         return pairs
     axes, kernel = geometry(layer, shape)
     if isinstance(layer, gbp.Upsample2D):

@@ -72,6 +72,10 @@ class Edges(eqx.Module):
         """How its edges lie in arrays."""
         return ROWS
 
+    def apart(self, other: Edges) -> bool:
+        """Whether it is known that no factor has a unit in both of two edge sets of one variable."""
+        return False
+
     def present(self) -> Array | None:
         """Which edges there are `(F, n)`, where rows would be longer than a factor has units; None if all are."""
         return None
@@ -110,6 +114,13 @@ class SliceEdges(Edges):
     def dense(self) -> bool:
         """By the sizes of the slices."""
         return 2 * math.prod(self.shape) >= math.prod(self.unit_shape)
+
+    def apart(self, other: Edges) -> bool:
+        """Slices of the same sizes that begin at different places, one unit a factor."""
+        if not isinstance(other, SliceEdges) or self.row > 1 or self.shape != other.shape:
+            return False
+        same = all(a[1:] == b[1:] for a, b in zip(self.slices, other.slices))
+        return same and self.slices != other.slices
 
     def spread(self, x: Array) -> Array:
         """Slice."""

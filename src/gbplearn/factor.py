@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -136,11 +137,13 @@ class Factor:
     def check_once(self, views: list[View]) -> None:
         """Raise if a scalar or block occurs twice in one factor. `views` are those of its arguments, in any names."""
         for name in {v.variable.name for v in views}:
-            same = [v for v in views if v.variable.name == name]
+            same = [i for i, v in enumerate(views) if v.variable.name == name]
             if self.layout is None:
-                check_once(self.name, self.factors, same)
+                check_once(self.name, self.factors, [views[i] for i in same])
             elif len(same) > 1:
-                raise ValueError(f"factor '{self.name}': '{name}' occurs twice among its arguments")
+                edges = [e for e, a in zip(self.layout.edges, self.args) if isinstance(a, View)]
+                if not all(edges[i].apart(edges[j]) for i, j in itertools.combinations(same, 2)):
+                    raise ValueError(f"factor '{self.name}': '{name}' occurs twice among its arguments")
 
     def _argument(self, i: int, a: Any) -> View | np.ndarray:
         if isinstance(a, Variable):

@@ -17,7 +17,7 @@ from ..robust import Kernel
 from ..view import Variable
 from .convolution import check_image
 from .layer import Relation, check_positive, check_robust
-from .stencil import difference
+from .stencil import DifferenceKind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +53,8 @@ class PairwiseSmoothing(Relation):
         self.output_shape(variable.shape[1:])
         return [
             Factor(
-                difference(len(variable.shape), axis),
-                (variable,),
+                DifferenceKind(axis),
+                (variable, variable),
                 y=0.0,
                 sigma=self.sigma,
                 robust=self.robust,

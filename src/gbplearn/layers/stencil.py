@@ -5,10 +5,13 @@ h_p = sum_k c_k x_{p + o_k}
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..edges import SliceEdges
 from ..measurement import Entries, FactorKind, Layout, Operator, Shape
 from ..window_edges import StencilEdges
 
@@ -51,10 +54,46 @@ class StencilKind(FactorKind):
         return (Entries(self._edges(x.shape), jnp.asarray([self.coefficients], x.dtype)),)
 
 
-def difference(axes: int, axis: int) -> StencilKind:
-    """`second - first` of every pair along one of so many axes."""
-    return StencilKind((_along(axes, axis, 0), _along(axes, axis, 1)), (-1.0, 1.0))
+class DifferenceKind(FactorKind):
+    """`second - first` of every pair of neighbours along an axis. Arguments: `x` twice, which has all of them.
 
+    Each element is in two factors, once as the first and once as the second: two edge sets, both slices of `x`.
 
-def _along(axes: int, axis: int, by: int) -> tuple[int, ...]:
-    return tuple(by if a == axis else 0 for a in range(axes))
+    **Arguments:**
+
+    - `axis`: of `x`.
+    """
+
+    axis: int = eqx.field(static=True)
+
+    def _edges(self, shape: Shape) -> tuple[SliceEdges, SliceEdges]:
+        if not self.axis < len(shape) or shape[self.axis] < 2:
+            raise ValueError(f"an array of shape {shape} has no neighbours along axis {self.axis}")
+        sizes = [n - (a == self.axis) for a, n in enumerate(shape)]
+
+        def at(begin: int) -> SliceEdges:
+            slices = tuple((begin if a == self.axis else 0, n, 1) for a, n in enumerate(sizes))
+            return SliceEdges(slices=slices, unit_shape=shape, shape=(math.prod(sizes), 1))
+
+        return at(0), at(1)
+
+    def layout(self, *shapes: Shape) -> Layout:
+        """One factor a pair."""
+        first, second = shapes
+        if first != second:
+            raise ValueError(f"both arguments must be the same, they have shapes {first} and {second}")
+        edges = self._edges(first)
+        return Layout(tuple(n for _, n, _ in edges[0].slices), (), edges)
+
+    def value(self, *args: Array) -> Array:
+        """The difference."""
+        first, second = args
+        a, b = self._edges(first.shape)
+        return b.spread(second) - a.spread(first)
+
+    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
+        """-1 and 1."""
+        first, second = args
+        signs = (jnp.full((1, 1), sign, first.dtype) for sign in (-1, 1))
+        a, b = (Entries(e, sign) for e, sign in zip(self._edges(second.shape), signs))
+        return a, b

@@ -152,7 +152,12 @@ struct Looked {
 
   // Beliefs before and after, where `inside` is true of a lane; the first of what comes in is the prior.
   INLINE Vec change(Vec eta, Vec lam, Vec new_eta, Vec new_lam, Mask inside) {
-    Vec before = eta / lam, after = new_eta / new_lam, step = after - before;
+    return move(eta / lam, lam, new_eta / new_lam, new_lam, inside);
+  }
+
+  // The same with means, which of unknown units are their starts. Returns those before.
+  INLINE Vec move(Vec before, Vec lam, Vec after, Vec new_lam, Mask inside) {
+    Vec step = after - before;
     Vec size = before < 0 ? -before : before, other = after < 0 ? -after : after;
     size = size > other ? size : other;
     Vec length = step < 0 ? -step : step;
@@ -170,7 +175,7 @@ struct Looked {
 
   INLINE void add_prior(Vec mean, Vec eta, Vec lam, Mask inside) {
     Vec off = mean - eta / lam;
-    prior += inside & (lam < 0x1p79f) ? 0.5f * (lam * off * off) : Vec{};  // observed units count nothing, see problem.py
+    prior += inside & (lam > 0) & (lam < 0x1p79f) ? 0.5f * (lam * off * off) : Vec{};  // observed units count nothing, see problem.py
   }
 
   INLINE void add_energy(Vec residual, Vec weight, Vec noise, Mask inside) {

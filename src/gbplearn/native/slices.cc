@@ -90,11 +90,17 @@ struct Slices {
   Shared measured, noise;
   Blocks weight;
   Inbound inbound;
+  const float* unknown;  // what units are taken to be while nothing is known of them; null: something always is
+  const float* point;    // where the robust scale is taken; null: at the means
   int robust;
   float threshold;
   int64_t tasks;
   std::vector<float> heads;  // (tasks, slices, 2, reach): messages before the visit, from the first unit of a task on
 
+  INLINE Vec mean(int64_t unit, int64_t count, Vec eta, Vec lam) const {
+    Vec mean = eta / lam;
+    return unknown ? (lam > 0 ? mean : load(unknown + unit, count, 0)) : mean;
+  }
   void fetch(int64_t unit) const {
     for (const float* p : inbound.more_eta) __builtin_prefetch(p + unit);
     for (const float* p : inbound.more_lam) __builtin_prefetch(p + unit);
@@ -145,7 +151,7 @@ INLINE void look(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, 
     new_eta += gain * (load(a.planes[s].eta + at, count, 0) - keep * was_eta);
     new_lam += gain * (load(a.planes[s].lam + at, count, 0) - keep * was_lam);
   }
-  Vec mean = looked.change(eta, lam, new_eta, new_lam, inside);
+  Vec mean = looked.move(a.mean(at, count, eta, lam), lam, a.mean(at, count, new_eta, new_lam), new_lam, inside);
   looked.add_prior(mean, a.inbound.eta[0].at(at, count, 0), a.inbound.lam[0].at(at, count, 1), inside);
 }
 
@@ -168,14 +174,21 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
   Vec r = a.measured.at(f + x, count, 0), noise = a.noise.at(f + x, count, 1), k = a.weight.at(f + x, count, 0);
   if constexpr (R || L) {
     Vec d = r, n2 = all(a.threshold * a.threshold);
-    for (int s = 0; s < V; ++s) d -= j[s] * ((eta[s] + old_eta[s]) / (lam[s] + old_lam[s]));
+    for (int s = 0; s < V; ++s) d -= j[s] * a.mean(unit + a.offset[s] + x, count, eta[s] + old_eta[s], lam[s] + old_lam[s]);
     Vec d2 = d * d / noise;
     if constexpr (L) {
       Mask far = R ? (d2 > n2) & (k > 0) : Mask{};
       seen.looked.energy += k * (far ? flat(a.robust, a.threshold, d2) : 0.5f * d2);  // without weight beyond the last
       seen.switched += far ? all(1) : Vec{};
     }
-    if constexpr (R) k *= scale(a.robust, a.threshold, d2);
+    if constexpr (R) {
+      if (a.point) {
+        d = r;
+        for (int s = 0; s < V; ++s) d -= j[s] * load(a.point + unit + a.offset[s] + x, count, 0);
+        d2 = d * d / noise;
+      }
+      k *= scale(a.robust, a.threshold, d2);
+    }
   }
   Vec part[V], move[V];
   if constexpr (V > 2)
@@ -186,11 +199,12 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     }
   for (int s = 0; s < V; ++s) {
     Vec gain, told;
-    if constexpr (V == 2) {  // both times the precision of the other: one division
+    if constexpr (V == 2) {  // both times the precision of the other, which may be 0: then it says nothing
       int o = 1 - s;
-      gain = k * j[s] / (noise * lam[o] + k * j[o] * j[o]);
-      told = gain * (r * lam[o] - j[o] * eta[o]);
-      gain *= lam[o];
+      Vec other = j[o] == 0 ? all(1) : lam[o], all_of_it = noise * other + k * j[o] * j[o];
+      gain = all_of_it > 0 ? k * j[s] / all_of_it : Vec{};
+      told = gain * (r * other - j[o] * eta[o]);
+      gain *= other;
     } else {
       Vec rest{}, left = r;
       for (int i = 0; i < V; ++i)
@@ -342,18 +356,19 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
 
 }  // namespace
 
-// Arguments: noise, r (F or 1), weight (F or fewer); the Jacobian of each slice (F or 1); numbers: which robust energy and
-// its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it begins, and how much
+// Arguments: noise, r (F or 1), weight (F or fewer); the start of each unit; the Jacobian of each slice (F or 1); numbers:
+// whether units may be unknown, whether robust scales are taken at the start, which robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it begins, and how much
 // is kept of its messages; the messages to each (eta, lam) on the units; then pairs of what else comes in.
 // Results: the new messages, in the place of the old ones; and if they are there, a look at the variable, and the share of
 // factors beyond the threshold.
 ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
   constexpr int V = 2;
-  enum { NOISE, MEASURED, WEIGHT, JACOBIANS, NUMBERS = JACOBIANS + V, OWN, REST = OWN + 2 * V };
+  enum { NOISE, MEASURED, WEIGHT, START, JACOBIANS, NUMBERS = JACOBIANS + V, OWN, REST = OWN + 2 * V };
   enum { NEW, LOOK = NEW + 2 * V, SWITCHED };
   Arguments args{in, out};
   const float* numbers = args.data(NUMBERS);
   auto next = [&] { return static_cast<int64_t>(*numbers++); };
+  const float *unknown = next() ? args.data(START) : nullptr, *point = next() ? args.data(START) : nullptr;
   int robust = static_cast<int>(next());
   float threshold = *numbers++;
   int64_t axes = next(), factors = 1, units = 1, run = 1;
@@ -386,7 +401,8 @@ ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::
   int64_t most = std::max<int64_t>(2, factors / (8 * std::max<int64_t>(reach, PIECE)));
   int64_t tasks = std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)});
   Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, args[MEASURED],
-           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, in.size()), robust, threshold, tasks, {}};
+           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, in.size()), unknown, point,
+           robust, threshold, tasks, {}};
   if (out.size() > LOOK)
     visit<V, true>(pool, a, args.result(LOOK), args.result(SWITCHED));
   else

@@ -50,14 +50,14 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
         and not group.held
         and options.relinearise == 1
         and not options.dropping
-        and all(s.proper for s in group.slots)
         and all(problem.prior[s.variable].dtype == jnp.float32 for s in group.slots)
     )
     if not ordinary or not available():
         return None
     if problem.frozen[g] is not None:
         return _slices if _are_slices(group) else None
-    if group.robust is not None or not isinstance(group.measurement, FactorKind):
+    known = group.robust is None and all(s.proper for s in group.slots)
+    if not known or not isinstance(group.measurement, FactorKind):
         return None
     kinds = [kind for kind, _ in group.arguments]
     form = _form(problem, group, problem.start)
@@ -266,15 +266,16 @@ def _slices(problem: Problem, state: State, options: Options, g: int, looking: b
     damp = [_damping(state, options, g, s) for s in range(len(edges))]
     threshold = 0.0 if group.robust is None else group.robust.threshold
     assert linear is not None
-    numbers = [_which_robust(group) or 0, threshold, len(edges[0].slices), *edges[0].unit_shape]
+    name, known = group.slots[0].variable, group.slots[0].proper
+    at_start = (state.visits[g] == 0) if name in problem.started else False
+    numbers = [not known, at_start, _which_robust(group) or 0, threshold, len(edges[0].slices), *edges[0].unit_shape]
     numbers += [n for _, n, _ in edges[0].slices] + [begin for e in edges for begin, _, _ in e.slices]
     args = [
-        group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group),
+        group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group), problem.start[name],
         *(j.each().reshape(-1) for j in group.operators(linear)), _numbers(*numbers, *damp),
     ]  # fmt: skip
     own = [x for m in said for x in _pair(m)]
     aliases = {len(args) + i: i for i in range(len(own))}
-    name = group.slots[0].variable
     heard = _from_outside(problem, state, g, name)
     shapes = [x.shape for x in own] + [_LOOKED, (1,)] * looking
     results = call("gbplearn_slices", shapes, [*args, *own, *heard], aliases)
