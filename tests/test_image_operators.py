@@ -12,7 +12,7 @@ from gbplearn.layers.avg_pool2d import AvgPoolKind
 from gbplearn.layers.convolution import ConvolutionKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.layers.operators import Product
-from gbplearn.layers.stencil import DifferenceKind, StencilKind
+from gbplearn.layers.stencil import StencilKind, difference
 from gbplearn.layers.upsample2d import UpsampleKind
 from gbplearn.window_edges import Windows
 from helpers import check_operators
@@ -30,9 +30,9 @@ KINDS = {
     "max": (MaxPoolKind((3, 2)), ((2, 4, 5, 2), (2, 1, 2, 2))),
     "average": (AvgPoolKind((3, 2)), ((2, 4, 5, 2), (2, 1, 2, 2))),
     "upsample": (UpsampleKind((2, 3)), ((2, 4, 3, 2), (2, 2, 1, 2))),
-    "down": (DifferenceKind(1), ((2, 4, 3, 2), (2, 4, 3, 2))),
-    "right": (DifferenceKind(2), ((2, 4, 3, 2), (2, 4, 3, 2))),
-    "laplacian": (StencilKind(((1, 1), (0, 1), (2, 1), (1, 0), (1, 2)), (-4.0, 1.0, 1.0, 1.0, 1.0)), ((4, 5),)),
+    "down": (difference(4, 1), ((2, 4, 3, 2),) * 2),
+    "right": (difference(4, 2), ((2, 4, 3, 2),) * 2),
+    "laplacian": (StencilKind(((1, 1), (0, 1), (2, 1), (1, 0), (1, 2)), (-4.0, 1.0, 1.0, 1.0, 1.0)), ((4, 5),) * 5),
     "last row": (StencilKind(((3, 0), (3, 1), (3, 2)), (1.0, -2.0, 1.0), (1, 3)), ((4, 5),)),
 }
 

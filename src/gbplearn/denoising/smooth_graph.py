@@ -20,8 +20,7 @@ from ..factor import Factor
 from ..gaussian import Gaussian
 from ..graph import FactorGraph
 from ..layers.gaussian_observation import UnaryKind
-from ..layers.stencil import DifferenceKind, StencilKind
-from ..measurement import FactorKind
+from ..layers.stencil import StencilKind, difference
 
 _WIDE = 30.0
 LEAST = 3  # pixels along each side: a second difference has as many
@@ -60,16 +59,16 @@ def smooth_graph(
     for name, (values, precision) in (beside or {}).items():
         graph.add(Factor(UnaryKind(), (x,), y=values, sigma=1.0, weight=precision, linear=True, name=name))
     for name, kind in (_second_order if order == 2 else _first_order)(image.shape).items():
-        args = (x,) * (2 if order == 1 else 1)
+        args = (x,) * (1 if kind.grid else len(kind.offsets))  # few pixels are in a border
         weights = np.broadcast_to(1 / np.asarray(scale, image.dtype), kind.layout(*(a.shape for a in args)).grid)
         factor = Factor(kind, args, y=0.0, sigma=1.0, weight=weights, linear=True, name=f"smooth/{name}")
         graph.add(factor)
     return graph
 
 
-def _second_order(shape: tuple[int, ...]) -> dict[str, FactorKind]:
+def _second_order(shape: tuple[int, ...]) -> dict[str, StencilKind]:
     height, width, channels = shape
-    kinds: dict[str, FactorKind] = {"inside": StencilKind(_CROSS, _LAPLACIAN)}
+    kinds = {"inside": StencilKind(_CROSS, _LAPLACIAN)}
     for name, row in (("top", 0), ("bottom", height - 1)):
         kinds[name] = StencilKind(tuple((row, along, 0) for along in range(3)), _SECOND, grid=(1, width - 2, channels))
     for name, column in (("left", 0), ("right", width - 1)):
@@ -79,5 +78,5 @@ def _second_order(shape: tuple[int, ...]) -> dict[str, FactorKind]:
     return kinds
 
 
-def _first_order(_: tuple[int, ...]) -> dict[str, FactorKind]:
-    return {"down": DifferenceKind(0), "right": DifferenceKind(1)}
+def _first_order(shape: tuple[int, ...]) -> dict[str, StencilKind]:
+    return {"down": difference(len(shape), 0), "right": difference(len(shape), 1)}

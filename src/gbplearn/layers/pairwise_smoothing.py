@@ -17,7 +17,7 @@ from ..robust import Kernel
 from ..view import Variable
 from .convolution import check_image
 from .layer import Relation, check_positive, check_robust
-from .stencil import DifferenceKind
+from .stencil import difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PairwiseSmoothing(Relation):
         self.output_shape(variable.shape[1:])
         return [
             Factor(
-                DifferenceKind(axis),
+                difference(len(variable.shape), axis),
                 (variable, variable),
                 y=0.0,
                 sigma=self.sigma,

@@ -6,18 +6,23 @@ h_p = sum_k c_k x_{p + o_k}
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from ..edges import SliceEdges
+from ..linalg import add_all
 from ..measurement import Entries, FactorKind, Layout, Operator, Shape
 from ..window_edges import StencilEdges
 
 
 class StencilKind(FactorKind):
-    """A weighted sum of a few elements around every place. Argument: `x` of any shape.
+    """A weighted sum of a few elements around every place. Arguments: `x` of any shape, once or once for each offset.
+
+    Given once it has one edge set, with an edge for each offset. Given once for each offset it has as many, each of them a
+    slice of `x`: quicker to send messages along where most of `x` is in them, slower where few are.
 
     **Arguments:**
 
@@ -30,70 +35,36 @@ class StencilKind(FactorKind):
     coefficients: tuple[float, ...] = eqx.field(static=True)
     grid: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def _edges(self, shape: Shape) -> StencilEdges:
-        return StencilEdges(shape, self.offsets, self.grid)
+    def _edges(self, shapes: Sequence[Shape]) -> list[StencilEdges] | list[SliceEdges]:
+        together = StencilEdges(shapes[0], self.offsets, self.grid)
+        if len(shapes) == 1:
+            return [together]
+        slices = [tuple((begin, n, 1) for begin, n in zip(o, together.grid)) for o in self.offsets]
+        return [SliceEdges(slices=s, unit_shape=shapes[0], shape=(math.prod(together.grid), 1)) for s in slices]
 
     def layout(self, *shapes: Shape) -> Layout:
         """One factor a place."""
-        (x,) = shapes
-        if any(len(offset) != len(x) for offset in self.offsets):
-            raise ValueError(f"offsets {self.offsets} must have a number for each axis of {x}")
-        edges = self._edges(x)
-        return Layout(edges.grid, (), (edges,))
+        if len(shapes) not in (1, len(self.offsets)) or len(set(shapes)) > 1:
+            raise ValueError(f"the arguments must be one variable, once or {len(self.offsets)} times, got {shapes}")
+        if any(len(offset) != len(shapes[0]) for offset in self.offsets):
+            raise ValueError(f"offsets {self.offsets} must have a number for each axis of {shapes[0]}")
+        return Layout(StencilEdges(shapes[0], self.offsets, self.grid).grid, (), tuple(self._edges(shapes)))
 
     def value(self, *args: Array) -> Array:
         """The sum."""
-        (x,) = args
-        grid = self._edges(x.shape).grid
-        parts = [lax.slice(x, o, [i + n for i, n in zip(o, grid)]) for o in self.offsets]
-        return sum((c * part for c, part in zip(self.coefficients, parts)), start=jnp.zeros(grid, x.dtype))
+        return add_all([o.times(x) for o, x in zip(self.jacobian(*args), args)])
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """`c`, at every place."""
-        (x,) = args
-        return (Entries(self._edges(x.shape), jnp.asarray([self.coefficients], x.dtype)),)
+        edges = self._edges([x.shape for x in args])
+        c = jnp.asarray([self.coefficients], args[0].dtype)
+        return tuple(Entries(e, c if len(edges) == 1 else c[:, i : i + 1]) for i, e in enumerate(edges))
 
 
-class DifferenceKind(FactorKind):
-    """`second - first` of every pair of neighbours along an axis. Arguments: `x` twice, which has all of them.
+def difference(axes: int, axis: int) -> StencilKind:
+    """`second - first` of every pair along one of so many axes."""
+    return StencilKind((_along(axes, axis, 0), _along(axes, axis, 1)), (-1.0, 1.0))
 
-    Each element is in two factors, once as the first and once as the second: two edge sets, both slices of `x`.
 
-    **Arguments:**
-
-    - `axis`: of `x`.
-    """
-
-    axis: int = eqx.field(static=True)
-
-    def _edges(self, shape: Shape) -> tuple[SliceEdges, SliceEdges]:
-        if not self.axis < len(shape) or shape[self.axis] < 2:
-            raise ValueError(f"an array of shape {shape} has no neighbours along axis {self.axis}")
-        sizes = [n - (a == self.axis) for a, n in enumerate(shape)]
-
-        def at(begin: int) -> SliceEdges:
-            slices = tuple((begin if a == self.axis else 0, n, 1) for a, n in enumerate(sizes))
-            return SliceEdges(slices=slices, unit_shape=shape, shape=(math.prod(sizes), 1))
-
-        return at(0), at(1)
-
-    def layout(self, *shapes: Shape) -> Layout:
-        """One factor a pair."""
-        first, second = shapes
-        if first != second:
-            raise ValueError(f"both arguments must be the same, they have shapes {first} and {second}")
-        edges = self._edges(first)
-        return Layout(tuple(n for _, n, _ in edges[0].slices), (), edges)
-
-    def value(self, *args: Array) -> Array:
-        """The difference."""
-        first, second = args
-        a, b = self._edges(first.shape)
-        return b.spread(second) - a.spread(first)
-
-    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
-        """-1 and 1."""
-        first, second = args
-        signs = (jnp.full((1, 1), sign, first.dtype) for sign in (-1, 1))
-        a, b = (Entries(e, sign) for e, sign in zip(self._edges(second.shape), signs))
-        return a, b
+def _along(axes: int, axis: int, by: int) -> tuple[int, ...]:
+    return tuple(by if a == axis else 0 for a in range(axes))

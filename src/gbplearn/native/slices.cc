@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "parallel.h"
 
@@ -354,30 +355,29 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
   }
 }
 
-}  // namespace
-
-// Arguments: noise, r (F or 1), weight (F or fewer); the start of each unit; the Jacobian of each slice (F or 1); numbers:
-// whether units may be unknown, whether robust scales are taken at the start, which robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it begins, and how much
-// is kept of its messages; the messages to each (eta, lam) on the units; then pairs of what else comes in.
+// Arguments: numbers: how many slices, whether units may be unknown, whether robust scales are taken at the start, which
+// robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it
+// begins, and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the start of each unit; the Jacobian
+// of each slice (F or 1); the messages to each (eta, lam) on the units; then pairs of what else comes in.
 // Results: the new messages, in the place of the old ones; and if they are there, a look at the variable, and the share of
 // factors beyond the threshold.
-ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  constexpr int V = 2;
-  enum { NOISE, MEASURED, WEIGHT, START, JACOBIANS, NUMBERS = JACOBIANS + V, OWN, REST = OWN + 2 * V };
+template <int V>
+void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
+  enum { NUMBERS, NOISE, MEASURED, WEIGHT, START, JACOBIANS, OWN = JACOBIANS + V, REST = OWN + 2 * V };
   enum { NEW, LOOK = NEW + 2 * V, SWITCHED };
-  Arguments args{in, out};
-  const float* numbers = args.data(NUMBERS);
+  const float* numbers = args.data(NUMBERS) + 1;
   auto next = [&] { return static_cast<int64_t>(*numbers++); };
   const float *unknown = next() ? args.data(START) : nullptr, *point = next() ? args.data(START) : nullptr;
   int robust = static_cast<int>(next());
   float threshold = *numbers++;
   int64_t axes = next(), factors = 1, units = 1, run = 1;
-  std::vector<int64_t> shape(axes), sizes(axes), strides(axes, 1), begin(V, 0), order{0, 1};
+  std::vector<int64_t> shape(axes), sizes(axes), strides(axes, 1), begin(V, 0), order(V);
   for (auto& n : shape) units *= n = next();
   for (auto& n : sizes) factors *= n = next();
   for (int64_t d = axes - 2; d >= 0; --d) strides[d] = strides[d + 1] * shape[d + 1];
   for (auto& first : begin)
     for (int64_t stride : strides) first += next() * stride;
+  std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begin[a] < begin[b]; });
   for (int64_t d = axes - 1; d >= 0; --d) {
     run *= sizes[d];
@@ -401,12 +401,25 @@ ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::
   int64_t most = std::max<int64_t>(2, factors / (8 * std::max<int64_t>(reach, PIECE)));
   int64_t tasks = std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)});
   Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, args[MEASURED],
-           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, in.size()), unknown, point,
+           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, args.in.size()), unknown, point,
            robust, threshold, tasks, {}};
-  if (out.size() > LOOK)
+  if (args.out.size() > LOOK)
     visit<V, true>(pool, a, args.result(LOOK), args.result(SWITCHED));
   else
     visit<V, false>(pool, a, nullptr, nullptr);
+}
+
+}  // namespace
+
+ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  Arguments args{in, out};
+  switch (static_cast<int>(*args.data(0))) {
+    case 2: visit_slices<2>(pool, args); break;
+    case 3: visit_slices<3>(pool, args); break;
+    case 4: visit_slices<4>(pool, args); break;
+    case 5: visit_slices<5>(pool, args); break;
+    default: return ffi::Error::InvalidArgument("there must be 2 to 5 slices");
+  }
   return ffi::Error::Success();
 }
 

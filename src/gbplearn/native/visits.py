@@ -236,6 +236,7 @@ def _tile_max(problem: Problem, state: State, options: Options, g: int, looking:
     return Visited([Messages(None, m) for m in new], proposed, looked)
 
 
+_MOST_SLICES = 5
 _ROBUST = {(Tukey, "value"): 1, (Tukey, "gradient"): 2, (Huber, "value"): 3, (Huber, "gradient"): 4}
 
 
@@ -247,10 +248,14 @@ def _which_robust(group: Group) -> int | None:
 
 
 def _are_slices(group: Group) -> bool:
-    """Whether its factors are linear ones over two slices of one variable, of the same shape, without gaps."""
+    """Whether its factors are linear ones over a few slices of one variable, of the same shape, without gaps.
+
+    Where units may be unknown, over two: that one is, is then a matter of the other alone.
+    """
     edges = [s.edges for s in group.slots if isinstance(s.edges, SliceEdges) and s.edges.dense and s.edges.row == 1]
     return (
-        len(edges) == len(group.slots) == 2
+        len(edges) == len(group.slots)
+        and (len(edges) == 2 or (2 < len(edges) <= _MOST_SLICES and all(s.proper for s in group.slots)))
         and len(group.variables) == 1
         and len({tuple(n for _, n, _ in e.slices) for e in edges}) == 1
         and all(step == 1 for e in edges for _, _, step in e.slices)
@@ -268,11 +273,11 @@ def _slices(problem: Problem, state: State, options: Options, g: int, looking: b
     assert linear is not None
     name, known = group.slots[0].variable, group.slots[0].proper
     at_start = (state.visits[g] == 0) if name in problem.started else False
-    numbers = [not known, at_start, _which_robust(group) or 0, threshold, len(edges[0].slices), *edges[0].unit_shape]
+    numbers = [len(edges), not known, at_start, _which_robust(group) or 0, threshold, len(edges[0].slices), *edges[0].unit_shape]
     numbers += [n for _, n, _ in edges[0].slices] + [begin for e in edges for begin, _, _ in e.slices]
     args = [
-        group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group), problem.start[name],
-        *(j.each().reshape(-1) for j in group.operators(linear)), _numbers(*numbers, *damp),
+        _numbers(*numbers, *damp), group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group),
+        problem.start[name], *(j.each().reshape(-1) for j in group.operators(linear)),
     ]  # fmt: skip
     own = [x for m in said for x in _pair(m)]
     aliases = {len(args) + i: i for i in range(len(own))}
