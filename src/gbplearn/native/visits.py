@@ -273,7 +273,15 @@ def _slices(problem: Problem, state: State, options: Options, g: int, looking: b
     assert linear is not None
     name, known = group.slots[0].variable, group.slots[0].proper
     at_start = (state.visits[g] == 0) if name in problem.started else False
-    numbers = [len(edges), not known, at_start, _which_robust(group) or 0, threshold, len(edges[0].slices), *edges[0].unit_shape]
+    numbers = [
+        len(edges),
+        not known,
+        at_start,
+        _which_robust(group) or 0,
+        threshold,
+        len(edges[0].slices),
+        *edges[0].unit_shape,
+    ]
     numbers += [n for _, n, _ in edges[0].slices] + [begin for e in edges for begin, _, _ in e.slices]
     args = [
         _numbers(*numbers, *damp), group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group),
