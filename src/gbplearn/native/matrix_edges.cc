@@ -28,71 +28,96 @@ struct Units {
   }
 };
 
+// Messages are added to sums in double precision.
+INLINE void add_up(const float* each, int64_t size, double* out) {
+  for (int64_t k = 0; k < size; ++k) out[k] += each[k];
+}
+
 // The edges of one factor to one set of units.
 struct Row {
   const Units* units;
-  int64_t offset;      // of these units
-  const float* factor; // coefficients, padded
+  int64_t offset;       // of these units
+  const float* factor;  // coefficients x, padded
   const float *old_eta, *old_lam;
-  float *eta, *lam;    // new messages
+  float *eta, *lam;          // new messages
   float *sum_eta, *sum_lam;  // of the units, padded: added to
+  float *mean, *term;        // room for what is known of the edges: means of cavities, x² v
 };
 
-struct Scratch {
-  std::vector<float> mean, term;
-  explicit Scratch(int64_t size) : mean(size), term(size) {}
+constexpr int BLOCK = LANES;  // factors at a time, that share what is known of each
+
+// Of the factors of a block, a vector each: sum and largest of x² v, sum of x (m - x0).
+struct Sums {
+  Vec sum[BLOCK], largest[BLOCK], move[BLOCK];
 };
 
-struct Total {
-  float sum = 0, largest = 0, move = 0;
-};
-
-// Cavities of a row: their means, J² v, and what these add up to.
-INLINE Total look(const Row& row, int64_t p, float s, Scratch& scratch) {
-  Vec sum{}, largest{}, move{};
-  const Units& u = *row.units;
-  for (int64_t k = 0; k < p; k += LANES) {
-    int64_t count = p - k, i = row.offset + k;
-    Vec lam = (load(&u.lam_high[i]) - load(row.old_lam + k, count, 0)) + load(&u.lam_low[i]);
-    Vec eta = (load(&u.eta_high[i]) - load(row.old_eta + k, count, 0)) + load(&u.eta_low[i]);
-    Vec v = 1 / lam, m = eta * v, x = load(row.factor + k);
-    Vec term = (s * s) * (x * x) * v;
-    store(&scratch.mean[k], m);
-    store(&scratch.term[k], term);
-    sum += term;
-    largest = largest > term ? largest : term;
-    move += x * (m - load(&u.point[i]));
-  }
-  return {sum_of(sum), largest_of(largest), s * sum_of(move)};
+INLINE Vec add_lanes(Vec (&a)[LANES]) {
+  transpose(a);
+  return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
-// Messages of a row. `rest`: J² v of all other edges of the factor.
-INLINE void answer(const Row& row, int64_t p, float s, const Scratch& scratch, const Total& total, float rest, float r,
-                   float weight, float noise, float damp) {
-  auto write = [&](int64_t k, Vec left, int64_t count) __attribute__((always_inline)) {
-    Vec j = -s * load(row.factor + k);
-    Vec gain = (weight / (noise + weight * left)) * j;
-    Vec eta = gain * (r + j * load(&scratch.mean[k])), lam = gain * j;
+// The same as a lane each.
+struct Totals {
+  Vec sum{}, largest{}, move{};
+  INLINE void take(Sums& s, int64_t count) {
+    for (int64_t b = count; b < BLOCK; ++b) s.sum[b] = s.largest[b] = s.move[b] = Vec{};
+    sum = add_lanes(s.sum);
+    move = add_lanes(s.move);
+    transpose(s.largest);
+    for (const Vec& a : s.largest) largest = largest > a ? largest : a;
+  }
+};
+
+// Cavities of a row.
+INLINE void look(const Row row, int64_t p, int b, Sums& sums) {
+  Vec sum{}, largest{}, move{};
+  const float *eta_high = &row.units->eta_high[row.offset], *eta_low = &row.units->eta_low[row.offset];
+  const float *lam_high = &row.units->lam_high[row.offset], *lam_low = &row.units->lam_low[row.offset];
+  const float* point = &row.units->point[row.offset];
+  for (int64_t k = 0; k < p; k += LANES) {
+    int64_t count = p - k;
+    Vec lam = (load(lam_high + k) - load(row.old_lam + k, count, 0)) + load(lam_low + k);
+    Vec eta = (load(eta_high + k) - load(row.old_eta + k, count, 0)) + load(eta_low + k);
+    Vec v = 1 / lam, m = eta * v, x = load(row.factor + k);
+    Vec term = (x * x) * v;
+    store(row.mean + k, m);
+    store(row.term + k, term);
+    sum += term;
+    largest = largest > term ? largest : term;
+    move += x * (m - load(point + k));
+  }
+  sums.sum[b] = sum;
+  sums.largest[b] = largest;
+  sums.move[b] = move;
+}
+
+// Messages of a row. `rest`: J² v of all edges of the factor to other sets; `sum`, `largest` of x² v in this one.
+INLINE void answer(const Row row, int64_t p, float s, float sum, float largest, float rest, float r, float weight, float noise,
+                   float damp) {
+  // If one edge holds more than half, what the others hold is summed without it.
+  bool most = largest > 0.5f * sum;
+  float others = 0;
+  if (most) {
+    Vec left{};
+    for (int64_t k = 0; k < p; k += LANES) {
+      Vec term = load(row.term + k);
+      left += term == largest ? Vec{} : term;
+    }
+    others = sum_of(left);
+  }
+  float s2 = s * s;
+  for (int64_t k = 0; k < p; k += LANES) {
+    int64_t count = p - k;
+    Vec term = load(row.term + k), left = sum - term, j = -s * load(row.factor + k);
+    if (most) left = term == largest ? all(others) : left;
+    Vec gain = weight / (noise + weight * (rest + s2 * left)) * j;
+    Vec eta = gain * (r + j * load(row.mean + k)), lam = gain * j;
     eta = damp * load(row.old_eta + k, count, 0) + (1 - damp) * eta;
     lam = damp * load(row.old_lam + k, count, 0) + (1 - damp) * lam;
     store(row.sum_eta + k, load(row.sum_eta + k) + eta);
     store(row.sum_lam + k, load(row.sum_lam + k) + lam);
     store(row.eta + k, eta, count);
     store(row.lam + k, lam, count);
-  };
-  if (total.largest <= 0.5f * total.sum) {
-    for (int64_t k = 0; k < p; k += LANES) write(k, rest + (total.sum - load(&scratch.term[k])), p - k);
-    return;
-  }
-  // One edge holds more than half: what the others hold is summed without it.
-  int64_t top = 0;
-  float others = 0;
-  while (top + 1 < p && scratch.term[top] != total.largest) ++top;
-  for (int64_t k = 0; k < p; ++k) others += k == top ? 0 : scratch.term[k];
-  for (int64_t k = 0; k < p; k += LANES) {
-    Vec left = total.sum - load(&scratch.term[k]);
-    if (top >= k && top < k + LANES) left[top - k] = others;
-    write(k, rest + left, p - k);
   }
 }
 
@@ -111,10 +136,15 @@ struct Edges {
   const Inbound* inbound;
   float *new_y_eta, *new_y_lam, *new_w_eta, *new_w_lam, *new_d_eta, *new_d_lam, *new_x_eta, *new_x_lam;
   float *sum_x_eta, *sum_x_lam;
+  const char* quiet;  // of each row, whether it has nothing to say to w, and never had: it is zero, as margins of images are
 
   // Some rows; `sums (2, c, width + 1)` of what is said to w and d.
   void task(int64_t begin, int64_t end, float* sums, Looked* looked) const {
-    Scratch to_w(width), to_x(width);
+    // Long rows by one factor at a time, so that what is known of its edges stays in the first cache.
+    const int64_t block = p <= 16 * LANES ? BLOCK : 1;
+    Room room;
+    float* known = room.take(4 * block * width, 0.0f);
+    auto to = [&](int64_t which, int64_t b) { return known + (which * block + b) * width; };
     Units of_x(width);
     std::vector<float> row(width, 0.0f), sum_eta(width), sum_lam(width);
     std::vector<double> eta(p), lam(p);
@@ -125,51 +155,81 @@ struct Edges {
           eta[k] = rows_eta[i * p + k];
           lam[k] = rows_lam[i * p + k];
         }
-        for (int64_t f = i * c; f < (i + 1) * c; ++f)
-          for (int64_t k = 0; k < p; ++k) {
-            eta[k] += x_eta[f * p + k];
-            lam[k] += x_lam[f * p + k];
-          }
+        for (int64_t f = i * c; f < (i + 1) * c; ++f) {
+          add_up(x_eta + f * p, p, eta.data());
+          add_up(x_lam + f * p, p, lam.data());
+        }
         for (int64_t k = 0; k < p; ++k) of_x.set(k, eta[k], lam[k], row[k]);
         std::fill(sum_eta.begin(), sum_eta.end(), 0.0f);
         std::fill(sum_lam.begin(), sum_lam.end(), 0.0f);
       }
-      for (int64_t j = 0; j < c; ++j) {
-        int64_t f = i * c + j, e = f * p;
+      for (int64_t j = 0; j < c; j += block) {
+        int64_t f = i * c + j, count = std::min<int64_t>(block, c - j);
         float *sum_w_eta = sums + j * (width + 1), *sum_w_lam = sum_w_eta + c * (width + 1);
-        Vec dot{};
-        for (int64_t k = 0; k < width; k += LANES) dot += load(&row[k]) * load(&w[j * width + k]);
-        float a = sum_of(dot) + d[j], s = a > 0 ? 1 : slope;
-        Row weights{of_w, j * width, row.data(), w_eta + e, w_lam + e, new_w_eta + e, new_w_lam + e, sum_w_eta, sum_w_lam};
-        Total all_w = look(weights, p, s, to_w), all_x;
-        Row inputs{&of_x, 0, &w[j * width], x_eta + e, x_lam + e, new_x_eta + e, new_x_lam + e, sum_eta.data(), sum_lam.data()};
-        if (uncertain) all_x = look(inputs, p, s, to_x);
-        float v_d = 1 / ((of_d->lam_high[j] - d_lam[f]) + of_d->lam_low[j]);
-        float m_d = ((of_d->eta_high[j] - d_eta[f]) + of_d->eta_low[j]) * v_d;
-        float term_d = s * s * v_d, outside_eta, outside_lam;
-        inbound->sum(f, outside_eta, outside_lam);
-        float v_y = 1 / outside_lam, k = weight.at(f), sigma = noise.at(f);
-        float predicted = measured.at(f) + s * a + all_w.move + all_x.move + s * (m_d - d[j]), r = predicted - outside_eta * v_y;
-        float rest_w = all_x.sum + term_d + v_y;
-        answer(weights, p, s, to_w, all_w, rest_w, r, k, sigma, damp_w);
-        if (uncertain) answer(inputs, p, s, to_x, all_x, all_w.sum + term_d + v_y, r, k, sigma, damp_x);
-        float both = all_w.sum + all_x.sum, gain = k / (sigma + k * (both + v_y));
-        float eta_d = damp_d * d_eta[f] - (1 - damp_d) * s * gain * (r - s * m_d);
-        float lam_d = damp_d * d_lam[f] + (1 - damp_d) * s * s * gain;
-        sum_w_eta[width] += eta_d;
-        sum_w_lam[width] += lam_d;
-        new_d_eta[f] = eta_d;
-        new_d_lam[f] = lam_d;
-        gain = k / (sigma + k * (both + term_d));
-        if (looked) {
-          Mask inside = first_of(1);
-          Vec e = all(outside_eta), l = all(outside_lam);
-          Vec mean = looked->change(e + y_eta[f], l + y_lam[f], e + gain * predicted, l + gain, inside);
-          looked->add_prior(mean, all(inbound->eta[0].at(f)), all(inbound->lam[0].at(f)), inside);
-          looked->add_energy(measured.at(f) + s * a - mean, all(k), all(sigma), inside);
+        auto weights = [&](int64_t b) __attribute__((always_inline)) {
+          int64_t e = (f + b) * p, at = b * (width + 1);
+          return Row{of_w, (j + b) * width, row.data(), w_eta + e, w_lam + e, new_w_eta + e, new_w_lam + e, sum_w_eta + at,
+                     sum_w_lam + at, to(0, b), to(1, b)};
+        };
+        auto inputs = [&](int64_t b) __attribute__((always_inline)) {
+          int64_t e = (f + b) * p;
+          return Row{&of_x, 0, &w[(j + b) * width], x_eta + e, x_lam + e, new_x_eta + e, new_x_lam + e, sum_eta.data(),
+                     sum_lam.data(), to(2, b), to(3, b)};
+        };
+        Vec a = load(d + j, count, 0);
+        Sums each;
+        Totals all_w, all_x;  // a lane is a factor
+        if (!quiet[i]) {
+          Vec dots[LANES];
+          for (int64_t b = 0; b < LANES; ++b) {
+            dots[b] = Vec{};
+            for (int64_t k = 0; b < count && k < width; k += LANES) dots[b] += load(&row[k]) * load(&w[(j + b) * width + k]);
+          }
+          for (int64_t b = 0; b < count; ++b) look(weights(b), p, b, each);
+          a += add_lanes(dots);
+          all_w.take(each, count);
         }
-        new_y_eta[f] = damp_y * y_eta[f] + (1 - damp_y) * gain * predicted;
-        new_y_lam[f] = damp_y * y_lam[f] + (1 - damp_y) * gain;
+        if (uncertain) {
+          for (int64_t b = 0; b < count; ++b) look(inputs(b), p, b, each);
+          all_x.take(each, count);
+        }
+        Vec s = a > 0 ? all(1) : all(slope), s2 = s * s;
+        Vec old_d_eta = load(d_eta + f, count, 0), old_d_lam = load(d_lam + f, count, 0);
+        Vec v_d = 1 / ((load(&of_d->lam_high[j]) - old_d_lam) + load(&of_d->lam_low[j]));
+        Vec m_d = ((load(&of_d->eta_high[j]) - old_d_eta) + load(&of_d->eta_low[j])) * v_d;
+        Vec term_d = s2 * v_d, outside_eta, outside_lam;
+        inbound->sum(f, count, outside_eta, outside_lam);
+        Vec v_y = 1 / outside_lam, k = weight.at(f, count, 1), sigma = noise.at(f, count, 1), off = measured.at(f, count, 0);
+        Vec predicted = off + s * a + s * (all_w.move + all_x.move) + s * (m_d - load(d + j, count, 0));
+        Vec r = predicted - outside_eta * v_y, of_w_all = s2 * all_w.sum, of_x_all = s2 * all_x.sum;
+        if (!quiet[i])
+          for (int64_t b = 0; b < count; ++b)
+            answer(weights(b), p, s[b], all_w.sum[b], all_w.largest[b], of_x_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
+                   damp_w);
+        if (uncertain)
+          for (int64_t b = 0; b < count; ++b)
+            answer(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
+                   damp_x);
+        Vec both = of_w_all + of_x_all, gain = k / (sigma + k * (both + v_y));
+        Vec eta_d = damp_d * old_d_eta - (1 - damp_d) * s * gain * (r - s * m_d);
+        Vec lam_d = damp_d * old_d_lam + (1 - damp_d) * s2 * gain;
+        for (int64_t b = 0; b < count; ++b) {
+          sum_w_eta[b * (width + 1) + width] += eta_d[b];
+          sum_w_lam[b * (width + 1) + width] += lam_d[b];
+        }
+        store(new_d_eta + f, eta_d, count);
+        store(new_d_lam + f, lam_d, count);
+        gain = k / (sigma + k * (both + term_d));
+        Vec old_eta = load(y_eta + f, count, 0), old_lam = load(y_lam + f, count, 0);
+        if (looked) {
+          Mask inside = first_of(count);
+          Vec mean = looked->change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + gain * predicted,
+                                    outside_lam + gain, inside);
+          looked->add_prior(mean, inbound->eta[0].at(f, count, 0), inbound->lam[0].at(f, count, 1), inside);
+          looked->add_energy(off + s * a - mean, k, sigma, inside);
+        }
+        store(new_y_eta + f, damp_y * old_eta + (1 - damp_y) * gain * predicted, count);
+        store(new_y_lam + f, damp_y * old_lam + (1 - damp_y) * gain, count);
       }
       if (uncertain) {
         std::copy_n(sum_eta.data(), p, sum_x_eta + i * p);
@@ -178,12 +238,6 @@ struct Edges {
     }
   }
 };
-
-// Sums over all rows of messages (n, c, p), in double precision: `out (c, p)`.
-void add_up(const float* each, int64_t begin, int64_t end, int64_t size, double* out) {
-  for (int64_t i = begin; i < end; ++i)
-    for (int64_t k = 0; k < size; ++k) out[k] += each[i * size + k];
-}
 
 }  // namespace
 
@@ -201,13 +255,17 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   int64_t size[4] = {c * p, c * p, c, c};
   std::vector<double> totals[4];
   for (int q = 0; q < 4; ++q) totals[q].assign(tasks * size[q], 0.0);
+  std::vector<char> quiet(n, 0);
   spread(pool, tasks, [&](int64_t t) {
-    for (int q = 0; q < 4; ++q) add_up(old[q], first(t), first(t + 1), size[q], &totals[q][t * size[q]]);
+    for (int64_t i = first(t); i < first(t + 1); ++i) {
+      quiet[i] = !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
+      for (int q = quiet[i] ? 2 : 0; q < 4; ++q) add_up(old[q] + i * size[q], size[q], &totals[q][t * size[q]]);
+    }
   });
   for (int q = 0; q < 4; ++q)
     for (int64_t t = 1; t < tasks; ++t)
       for (int64_t k = 0; k < size[q]; ++k) totals[q][k] += totals[q][t * size[q] + k];
-  Units of_w(c * width), of_d(c);
+  Units of_w(c * width), of_d(padded(c));
   const float *w = args.data(1), *d = args.data(2), *from_w[2] = {args.data(3), args.data(4)};
   const float* from_d[2] = {args.data(5), args.data(6)};
   std::vector<float> wide(c * width, 0.0f);
@@ -225,7 +283,7 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
           args.data(8), args.data(9), args.data(10), args.data(11), args.data(12), args.data(13), args.data(14),
           args.data(15), args.data(16), args[20], args[17], Blocks(args[18], n * c), damp[0], damp[1], damp[2], damp[3], &inbound,
           args.result(0), args.result(1), args.result(2), args.result(3), args.result(6), args.result(7),
-          args.result(10), args.result(11), args.result(12), args.result(13)};
+          args.result(10), args.result(11), args.result(12), args.result(13), quiet.data()};
   std::vector<float> sums(tasks * 2 * c * (width + 1), 0.0f);
   bool looking = out.size() > 14;
   std::vector<float> looks(tasks * Looked::COUNT, 0.0f);

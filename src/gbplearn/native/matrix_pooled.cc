@@ -137,17 +137,6 @@ INLINE void all_back(const float* rows, int64_t p, int64_t count, const float* t
   for (; k < p; ++k) back<1, V>(rows + k, p, count, terms, out + k * width, width);
 }
 
-INLINE bool any(const float* row, int64_t p) {
-  Mask bits{};
-  for (int64_t k = 0; k < p; k += LANES) {
-    Vec x = load(row + k, p - k, 0);
-    bits |= x != 0;
-  }
-  int32_t all = 0;
-  for (int i = 0; i < LANES; ++i) all |= bits[i];
-  return all;
-}
-
 template <int V, bool L>
 INLINE void task(const Pooled& a, int64_t t) {
   Looked looked;

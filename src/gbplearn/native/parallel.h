@@ -90,6 +90,40 @@ INLINE float largest_of(Vec v) {
   return out;
 }
 
+// Eight vectors, turned round.
+INLINE void transpose(Vec (&a)[LANES]) {
+#ifdef __AVX2__
+  __m256 pairs[LANES], fours[LANES];
+  for (int i = 0; i < LANES; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < LANES; i += 4)
+    for (int q = 0; q < 2; ++q) {
+      fours[i + 2 * q] = _mm256_shuffle_ps(pairs[i + q], pairs[i + 2 + q], 0x44);
+      fours[i + 2 * q + 1] = _mm256_shuffle_ps(pairs[i + q], pairs[i + 2 + q], 0xEE);
+    }
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+    a[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+  }
+#else
+  Vec out[LANES];
+  for (int i = 0; i < LANES; ++i)
+    for (int j = 0; j < LANES; ++j) out[i][j] = a[j][i];
+  for (int i = 0; i < LANES; ++i) a[i] = out[i];
+#endif
+}
+
+// Whether any of `count` numbers is not 0.
+INLINE bool any(const float* numbers, int64_t count) {
+  Mask bits{};
+  for (int64_t k = 0; k < count; k += LANES) bits |= load(numbers + k, count - k, 0) != 0;
+  int32_t all = 0;
+  for (int i = 0; i < LANES; ++i) all |= bits[i];
+  return all;
+}
+
 // Numbers that each hold for so many factors in a row, at least for all channels of a place.
 struct Blocks {
   const float* data;
