@@ -123,7 +123,7 @@ INLINE void answer(const Row row, int64_t p, float s, float sum, float largest, 
 
 struct Edges {
   int64_t n, p, c, width;  // width: p with padding
-  bool uncertain;
+  bool uncertain, learnt;  // whether the rows are variables, whether w and d are
   float slope;
   const float *rows, *d;
   std::vector<float> w;  // (c, width): linearisation points
@@ -185,8 +185,10 @@ struct Edges {
             dots[b] = Vec{};
             for (int64_t k = 0; b < count && k < width; k += LANES) dots[b] += load(&row[k]) * load(&w[(j + b) * width + k]);
           }
-          for (int64_t b = 0; b < count; ++b) look(weights(b), p, b, each);
           a += add_lanes(dots);
+        }
+        if (learnt && !quiet[i]) {
+          for (int64_t b = 0; b < count; ++b) look(weights(b), p, b, each);
           all_w.take(each, count);
         }
         if (uncertain) {
@@ -194,15 +196,19 @@ struct Edges {
           all_x.take(each, count);
         }
         Vec s = a > 0 ? all(1) : all(slope), s2 = s * s;
-        Vec old_d_eta = load(d_eta + f, count, 0), old_d_lam = load(d_lam + f, count, 0);
-        Vec v_d = 1 / ((load(&of_d->lam_high[j]) - old_d_lam) + load(&of_d->lam_low[j]));
-        Vec m_d = ((load(&of_d->eta_high[j]) - old_d_eta) + load(&of_d->eta_low[j])) * v_d;
+        Vec old_d_eta{}, old_d_lam{}, v_d{}, m_d = load(d + j, count, 0);
+        if (learnt) {
+          old_d_eta = load(d_eta + f, count, 0);
+          old_d_lam = load(d_lam + f, count, 0);
+          v_d = 1 / ((load(&of_d->lam_high[j]) - old_d_lam) + load(&of_d->lam_low[j]));
+          m_d = ((load(&of_d->eta_high[j]) - old_d_eta) + load(&of_d->eta_low[j])) * v_d;
+        }
         Vec term_d = s2 * v_d, outside_eta, outside_lam;
         inbound->sum(f, count, outside_eta, outside_lam);
         Vec v_y = 1 / outside_lam, k = weight.at(f, count, 1), sigma = noise.at(f, count, 1), off = measured.at(f, count, 0);
         Vec predicted = off + s * a + s * (all_w.move + all_x.move) + s * (m_d - load(d + j, count, 0));
         Vec r = predicted - outside_eta * v_y, of_w_all = s2 * all_w.sum, of_x_all = s2 * all_x.sum;
-        if (!quiet[i])
+        if (learnt && !quiet[i])
           for (int64_t b = 0; b < count; ++b)
             answer(weights(b), p, s[b], all_w.sum[b], all_w.largest[b], of_x_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_w);
@@ -211,14 +217,16 @@ struct Edges {
             answer(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_x);
         Vec both = of_w_all + of_x_all, gain = k / (sigma + k * (both + v_y));
-        Vec eta_d = damp_d * old_d_eta - (1 - damp_d) * s * gain * (r - s * m_d);
-        Vec lam_d = damp_d * old_d_lam + (1 - damp_d) * s2 * gain;
-        for (int64_t b = 0; b < count; ++b) {
-          sum_w_eta[b * (width + 1) + width] += eta_d[b];
-          sum_w_lam[b * (width + 1) + width] += lam_d[b];
+        if (learnt) {
+          Vec eta_d = damp_d * old_d_eta - (1 - damp_d) * s * gain * (r - s * m_d);
+          Vec lam_d = damp_d * old_d_lam + (1 - damp_d) * s2 * gain;
+          for (int64_t b = 0; b < count; ++b) {
+            sum_w_eta[b * (width + 1) + width] += eta_d[b];
+            sum_w_lam[b * (width + 1) + width] += lam_d[b];
+          }
+          store(new_d_eta + f, eta_d, count);
+          store(new_d_lam + f, lam_d, count);
         }
-        store(new_d_eta + f, eta_d, count);
-        store(new_d_lam + f, lam_d, count);
         gain = k / (sigma + k * (both + term_d));
         Vec old_eta = load(y_eta + f, count, 0), old_lam = load(y_lam + f, count, 0);
         if (looked) {
@@ -242,7 +250,7 @@ struct Edges {
 }  // namespace
 
 // Arguments: rows (n, p), w (p, c), d (c,) to linearise at; what comes in from outside (eta, lam) for w, d and the rows
-// (empty where they are known); old messages (eta, lam) to w (F, p), d (F,), rows (F, p) and y (F,); noise, weight (F or
+// (empty where they are known, as are messages to them); old messages (eta, lam) to w (F, p), d (F,), rows (F, p) and y (F,); noise, weight (F or
 // 1); damping of y, w, d, rows; measurements (F or 1); then pairs of what y hears from outside.
 // Results: messages to y; to w on the edges, and on the units; likewise to d, and to the rows; and if it is there, a
 // look at y.
@@ -252,11 +260,12 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(32, n / 8));
   auto first = [&](int64_t t) { return t * n / tasks; };
   const float *old[4] = {args.data(9), args.data(10), args.data(11), args.data(12)};
+  bool learnt = args[3].element_count() > 0;
   int64_t size[4] = {c * p, c * p, c, c};
   std::vector<double> totals[4];
   for (int q = 0; q < 4; ++q) totals[q].assign(tasks * size[q], 0.0);
   std::vector<char> quiet(n, 0);
-  spread(pool, tasks, [&](int64_t t) {
+  if (learnt) spread(pool, tasks, [&](int64_t t) {
     for (int64_t i = first(t); i < first(t + 1); ++i) {
       quiet[i] = !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
       for (int q = quiet[i] ? 2 : 0; q < 4; ++q) add_up(old[q] + i * size[q], size[q], &totals[q][t * size[q]]);
@@ -270,16 +279,16 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   const float* from_d[2] = {args.data(5), args.data(6)};
   std::vector<float> wide(c * width, 0.0f);
   for (int64_t j = 0; j < c; ++j) {
-    of_d.set(j, totals[2][j] + from_d[0][j], totals[3][j] + from_d[1][j], d[j]);
+    if (learnt) of_d.set(j, totals[2][j] + from_d[0][j], totals[3][j] + from_d[1][j], d[j]);
     for (int64_t k = 0; k < p; ++k) {
       int64_t e = j * p + k, u = k * c + j;
       wide[j * width + k] = w[u];
-      of_w.set(j * width + k, totals[0][e] + from_w[0][u], totals[1][e] + from_w[1][u], w[u]);
+      if (learnt) of_w.set(j * width + k, totals[0][e] + from_w[0][u], totals[1][e] + from_w[1][u], w[u]);
     }
   }
   Inbound inbound(args, 21, in.size());
   const float* damp = args.data(19);
-  Edges a{n, p, c, width, args[7].element_count() > 0, slope, args.data(0), d, wide, &of_w, &of_d, args.data(7),
+  Edges a{n, p, c, width, args[7].element_count() > 0, learnt, slope, args.data(0), d, wide, &of_w, &of_d, args.data(7),
           args.data(8), args.data(9), args.data(10), args.data(11), args.data(12), args.data(13), args.data(14),
           args.data(15), args.data(16), args[20], args[17], Blocks(args[18], n * c), damp[0], damp[1], damp[2], damp[3], &inbound,
           args.result(0), args.result(1), args.result(2), args.result(3), args.result(6), args.result(7),
@@ -293,7 +302,7 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
     looked.write(&looks[t * Looked::COUNT]);
   });
   if (looking) join_looks(looks, args.result(14));
-  for (int q = 0; q < 2; ++q) {
+  for (int q = 0; learnt && q < 2; ++q) {
     float *to_w = args.result(4 + q), *to_d = args.result(8 + q);
     for (int64_t j = 0; j < c; ++j)
       for (int64_t k = 0; k <= p; ++k) {

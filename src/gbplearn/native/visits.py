@@ -40,6 +40,10 @@ class Visited(NamedTuple):
 Kernel = Callable[[Problem, State, Options, int, bool], Visited]
 
 
+# Rows, parameters, outputs: all unknown, rows known, parameters known.
+_MATRIX_ARGUMENTS = (["slots"] * 4, ["fixed", *["slots"] * 3], ["slots", "fixed", "fixed", "slots"])
+
+
 def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     """The kernel for a group, None if there is none for it: then XLA compiles its visit."""
     group = problem.groups[g]
@@ -63,12 +67,12 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     form = _form(problem, group, problem.start)
     if isinstance(form, TileMaxForm) and kinds == ["slots", "slots"]:
         return _tile_max if group.slots[0].edges.dense else None
-    if not isinstance(form, MatrixForm) or kinds[1:] != ["slots"] * 3 or kinds[0] not in ("slots", "fixed"):
+    if not isinstance(form, MatrixForm) or kinds not in _MATRIX_ARGUMENTS:
         return None
     *many, y = group.slots
-    if y.pooled or any(s.variable in problem.started for s in many[-2:]):
+    if y.pooled or any(s.variable in problem.started for s in many[-2:] if len(many) > 1):
         return None
-    if all(s.pooled for s in many):
+    if len(many) > 1 and all(s.pooled for s in many):
         # One reaction for the parameters, one for the inputs, as layers have them.
         return _matrix_pooled if [s.reaction for s in many] in ([0, 0], [0, 1, 1]) else None
     each = not any(s.pooled or s.edges.injective for s in many)
@@ -85,11 +89,8 @@ class _Matrix(NamedTuple):
 
     form: MatrixForm
     seen: Seen
-    means: dict[str, Array]
-    points: dict[str, Array]
-    x: int | None  # slots; None where the rows are known
-    w: int
-    d: int
+    points: list[Array]  # of rows, weights, biases
+    slots: list[int | None]  # of rows, weights, biases; None where they are known
     y: int
 
 
@@ -98,10 +99,11 @@ def _matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix
     means = means_of(problem, {s.variable: seen.belief[s.variable] for s in group.slots[:-1]})
     points, _ = points_of(problem, options, state, g, means, seen.belief)
     last = group.slots[-1].variable  # linear in it: any point will do
-    form = _form(problem, group, {**points, last: problem.start[last]})
+    at = {**points, last: problem.start[last]}
+    form = _form(problem, group, at)
     assert isinstance(form, MatrixForm)
-    y = len(group.slots) - 1
-    return _Matrix(form, seen, means, points, None if y == 2 else 0, y - 2, y - 1, y)
+    slots = [i if kind == "slots" else None for kind, i in group.arguments[:3]]
+    return _Matrix(form, seen, group._arguments({**at, **problem.fixed})[:3], slots, len(group.slots) - 1)
 
 
 def _numbers(*values: Array | float | int) -> Array:
@@ -178,38 +180,40 @@ def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, loo
 
 
 def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
-    """A message an edge for parameters, and inputs if they are variables. See `matrix_edges.cc`."""
+    """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
     group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
-    x, w, d, y = m.x, m.w, m.d, m.y
-    names, (n, p) = [s.variable for s in group.slots], m.form.rows.shape
-    outside = [product(parts_of(problem, state, g, name)) for name in names[:-1]]
-    from_x = said_x = [jnp.zeros(_NONE, jnp.float32)] * 2
-    if x is not None:
-        from_x, said_x = [a.reshape(n, p) for a in _pair(outside[x])], _pair(messages[x].each)
-    said, flat, bias = m.seen.own[y], m.points[names[w]].reshape(p, -1), m.points[names[d]]
-    damp = [_damping(state, options, g, s) for s in range(y + 1)]
+    (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
+    nothing = [jnp.zeros(_NONE, jnp.float32)] * 2
+    rows, weights, outputs = (n, p), (p, bias.shape[0]), n * bias.shape[0]
+    outside, said, shapes, aliases, damp = [], [], [], {}, []
+    for place, (s, shape, row) in enumerate(zip(m.slots, (rows, weights, bias.shape), (p, p, 1))):
+        inbound = None if s is None else product(parts_of(problem, state, g, group.slots[s].variable))
+        outside.append(nothing if inbound is None else [a.reshape(shape) for a in _pair(inbound)])
+        said.append(nothing if s is None else _pair(messages[s].each))
+        shapes.append([_NONE] * 4 if s is None else [(outputs, row)] * 2 + [shape] * 2)
+        damp.append(0.0 if s is None else _damping(state, options, g, s))
+        # Weights, biases, rows: in this order the kernel has them; messages to y come first among the results.
+        argument, result = ((13, 10), (9, 2), (11, 6))[place]
+        aliases |= {} if s is None else {argument: result, argument + 1: result + 1}
+    own, damp_y = m.seen.own[y], _damping(state, options, g, y)
     args = [
-        m.form.rows, flat, bias, *(a.reshape(p, -1) for a in _pair(outside[w])), *_pair(outside[d]), *from_x,
-        *_pair(messages[w].each), *_pair(messages[d].each), *said_x, *_pair(said), group.noise.reshape(-1),
-        _weight(group), _numbers(damp[y], damp[w], damp[d], damp[0]), group.y.reshape(-1),
-        *_from_outside(problem, state, g, names[y]),
+        m.form.rows, weight.reshape(weights), bias, *outside[1], *outside[2], *outside[0], *said[1], *said[2], *said[0],
+        *_pair(own), group.noise.reshape(-1), _weight(group), _numbers(damp_y, damp[1], damp[2], damp[0]),
+        group.y.reshape(-1), *_from_outside(problem, state, g, group.slots[y].variable),
     ]  # fmt: skip
-    wide, narrow = (n * bias.shape[0], p), (n * bias.shape[0], 1)
-    shapes = [said.shape] * 2 + [wide] * 2 + [flat.shape] * 2 + [narrow] * 2 + [bias.shape] * 2
-    shapes += [_NONE] * 4 if x is None else [wide, wide, (n, p), (n, p)]
-    aliases = {15: 0, 16: 1, 9: 2, 10: 3, 11: 6, 12: 7} | ({} if x is None else {13: 10, 14: 11})
-    eta, lam, *rest = call("gbplearn_matrix_edges", shapes + [_LOOKED] * looking, args, aliases, m.form.slope)
-    answers = {w: rest[0:4], d: rest[4:8], x: rest[8:12]}
-    out, proposed = [], []
-    for s in range(y):
-        shape = m.points[names[s]].shape
-        on_edges, on_units = Gaussian(*answers[s][:2]), Gaussian(*(a.reshape(shape) for a in answers[s][2:]))
-        out.append(Messages(on_edges, on_units))
-        proposed.append(undamped(m.seen.own[s], on_units, damp[s]))
+    results = [own.shape] * 2 + shapes[1] + shapes[2] + shapes[0] + [_LOOKED] * looking
+    eta, lam, *rest = call("gbplearn_matrix_edges", results, args, aliases | {15: 0, 16: 1}, m.form.slope)
     new = Gaussian(eta, lam)
-    return Visited(
-        [*out, Messages(None, new)], [*proposed, undamped(said, new, damp[y])], _looked([names[y]], rest[12:])
-    )
+    out, proposed = {y: Messages(None, new)}, {y: undamped(own, new, damp_y)}
+    for s, first, point, kept in zip(m.slots, (8, 0, 4), m.points, damp):
+        if s is None:
+            continue
+        on_edges, on_units = (Gaussian(*rest[i : i + 2]) for i in (first, first + 2))
+        on_units = Gaussian(*(a.reshape(point.shape) for a in _pair(on_units)))
+        out[s], proposed[s] = Messages(on_edges, on_units), undamped(m.seen.own[s], on_units, kept)
+    slots = range(y + 1)
+    seen = _looked([group.slots[y].variable], rest[12:])
+    return Visited([out[s] for s in slots], [proposed[s] for s in slots], seen)
 
 
 def _tile_max(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
