@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import gbplearn as gbp
 from gbplearn import inference
+from gbplearn.layers.gaussian_observation import UnaryKind
 from gbplearn.layers.stencil import StencilKind, difference
 from gbplearn.look import nothing_seen
 from gbplearn.native import built
 from gbplearn.native.visits import kernel_for
-from gbplearn.problem import empty_state
+from gbplearn.problem import empty_state, with_known
 from gbplearn.propagate import iterate
 
 needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
@@ -58,9 +59,9 @@ def graph_of(shape, kinds, robust=None, weighted=False, unknown=0.0, observed=0.
     return graph
 
 
-def check(graph, damping, iterations=2):
+def check(graph, damping, iterations=2, messages="auto"):
     """Messages, and what is seen of them, after each of some iterations: by the kernel and by XLA."""
-    problem = graph.problem()
+    problem = with_known(graph.problem(None, messages))
     options = inference._options(graph, problem, damping, 0.0, None, 1)
     found = []
     for native in "10":
@@ -72,11 +73,12 @@ def check(graph, damping, iterations=2):
             for _ in range(iterations):
                 state, seen = step(problem, state, options, seen)
                 found.append((state.messages, seen))
-    for (ours, we_saw), (theirs, they_saw) in zip(found[:iterations], found[iterations:], strict=True):
-        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for (sent, we_saw), (expected, they_saw) in zip(found[:iterations], found[iterations:], strict=True):
+        for a, b in zip(jax.tree.leaves(sent), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-4 * max(1e-2, float(jnp.abs(b).max())))
         for name in ("residual", "energy", "switched", "prior"):
-            np.testing.assert_allclose(getattr(we_saw, name), getattr(they_saw, name), rtol=2e-3, err_msg=name)
+            ours, theirs = getattr(we_saw, name), getattr(they_saw, name)
+            np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-6, err_msg=name)
 
 
 def dense(shape, offsets):
@@ -121,6 +123,41 @@ def test_neighbours_of_an_image_of_which_a_part_is_unknown(robust):
     """Both ways, more than one task; a unit of which nothing is known says nothing."""
     kinds = [difference(3, 0), difference(3, 1)]
     check(graph_of((70, 50, 3), kinds, robust, unknown=0.5, start=True), 0.3)
+
+
+@needs_kernels
+@pytest.mark.parametrize("robust", [None, gbp.Huber(0.8)])
+def test_each_unit_by_itself(robust):
+    """Weights that hold for some factors in a row, which fill no vector."""
+    rng = np.random.default_rng(0)
+    shape = (90, 5, 3)
+    graph = graph_of(shape, [difference(3, 0)])
+    x = graph.variables["x"]
+    for name, which in (("rows", (90, 1, 1)), ("columns", (90, 5, 1))):
+        factor = gbp.Factor(
+            UnaryKind(),
+            (x,),
+            y=rng.standard_normal(shape),
+            sigma=0.3,
+            robust=robust,
+            weight=rng.integers(0, 3, which),
+            linear=True,
+            name=name,
+        )
+        graph.add(factor)
+    check(graph, 0.4)
+
+
+@needs_kernels
+def test_outputs_of_which_all_else_is_known():
+    rng = np.random.default_rng(0)
+    net = gbp.Sequential(
+        gbp.Conv2D(3, kernel=2, activation="leaky_relu", sigma=0.1, weight_prior=0.5, prior=2.0),
+        gbp.MaxPool2D(2, sigma=0.1, prior=2.0),
+        gbp.Dense(2, sigma=0.1, weight_prior=0.5, prior=2.0),
+    )
+    graph = net.graph(net.batch(rng.random((3, 5, 5, 1))).padded(4), parameters="fixed")
+    check(graph, 0.0, messages="per-edge")
 
 
 @needs_kernels

@@ -146,7 +146,7 @@ struct Edges {
     float* known = room.take(4 * block * width, 0.0f);
     auto to = [&](int64_t which, int64_t b) { return known + (which * block + b) * width; };
     Units of_x(width);
-    std::vector<float> row(width, 0.0f), sum_eta(width), sum_lam(width);
+    std::vector<float> row(width, 0.0f), sum_eta(width), sum_lam(width), off_mean(width, 0.0f);
     std::vector<double> eta(p), lam(p);
     for (int64_t i = begin; i < end; ++i) {
       std::copy_n(rows + i * p, p, row.begin());
@@ -159,7 +159,10 @@ struct Edges {
           add_up(x_eta + f * p, p, eta.data());
           add_up(x_lam + f * p, p, lam.data());
         }
-        for (int64_t k = 0; k < p; ++k) of_x.set(k, eta[k], lam[k], row[k]);
+        for (int64_t k = 0; k < p; ++k) {
+          of_x.set(k, eta[k], lam[k], row[k]);
+          off_mean[k] = static_cast<float>(eta[k] / lam[k]) - row[k];  // at the first visit it may be linearised elsewhere
+        }
         std::fill(sum_eta.begin(), sum_eta.end(), 0.0f);
         std::fill(sum_lam.begin(), sum_lam.end(), 0.0f);
       }
@@ -234,7 +237,13 @@ struct Edges {
           Vec mean = looked->change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + gain * predicted,
                                     outside_lam + gain, inside);
           looked->add_prior(mean, inbound->eta[0].at(f, count, 0), inbound->lam[0].at(f, count, 1), inside);
-          looked->add_energy(off + s * a - mean, k, sigma, inside);
+          Vec at_mean = a;
+          for (int64_t b = 0; uncertain && b < count; ++b) {
+            Vec step{};
+            for (int64_t q = 0; q < width; q += LANES) step += load(&off_mean[q]) * load(&w[(j + b) * width + q]);
+            at_mean[b] += sum_of(step);
+          }
+          looked->add_energy(off + (at_mean > 0 ? at_mean : slope * at_mean) - mean, k, sigma, inside);
         }
         store(new_y_eta + f, damp_y * old_eta + (1 - damp_y) * gain * predicted, count);
         store(new_y_lam + f, damp_y * old_lam + (1 - damp_y) * gain, count);

@@ -90,6 +90,11 @@ INLINE float largest_of(Vec v) {
   return out;
 }
 
+INLINE Mask first_of(int64_t count) {
+  Mask lane{0, 1, 2, 3, 4, 5, 6, 7};
+  return lane < static_cast<int32_t>(count < LANES ? count : LANES);
+}
+
 // Eight vectors, turned round.
 INLINE void transpose(Vec (&a)[LANES]) {
 #ifdef __AVX2__
@@ -128,9 +133,19 @@ INLINE bool any(const float* numbers, int64_t count) {
 struct Blocks {
   const float* data;
   int64_t size;
-  Blocks(const Numbers& b, int64_t factors) : data(b.typed_data()), size(factors / b.element_count()) {}
+  bool one;
+  Blocks(const Numbers& b, int64_t factors)
+      : data(b.typed_data()), size(factors / b.element_count()), one(b.element_count() == 1) {}
   INLINE Vec at(int64_t i, int64_t count, float fill) const { return size == 1 ? load(data + i, count, fill) : all(at(i)); }
   INLINE float at(int64_t i) const { return data[static_cast<uint32_t>(i) / static_cast<uint32_t>(size)]; }
+  // Where the eight may lie in two blocks, or more.
+  INLINE Vec across(int64_t i, int64_t count, float fill) const {
+    if (one) return first_of(count) ? all(*data) : all(fill);
+    if (size == 1) return load(data + i, count, fill);
+    Vec out = all(fill);
+    for (int64_t q = 0; q < LANES && q < count; ++q) out[q] = at(i + q);
+    return out;
+  }
 };
 
 // Numbers of all factors, or one for all.
@@ -235,11 +250,6 @@ inline void join_looks(const std::vector<float>& parts, float* to) {
     for (int q = 0; q < Looked::COUNT; ++q)
       sums[q] = q == Looked::MOVED || q == Looked::RATIO ? std::max<double>(sums[q], parts[i + q]) : sums[q] + parts[i + q];
   for (int q = 0; q < Looked::COUNT; ++q) to[q] = static_cast<float>(sums[q]);
-}
-
-INLINE Mask first_of(int64_t count) {
-  Mask lane{0, 1, 2, 3, 4, 5, 6, 7};
-  return lane < static_cast<int32_t>(count < LANES ? count : LANES);
 }
 
 // Memory for one call, that the next one finds again: what the system gives must be cleared page by page.

@@ -1,5 +1,5 @@
-// Linear factors over slices of one variable, such as pairs of neighbouring pixels: the update of messages.py for M = 1, in
-// one pass over the units.
+// Linear factors over slices of one variable, such as pairs of neighbouring pixels, or each over a unit: the update of
+// messages.py for M = 1, in one pass over the units.
 //
 // Factor f has the units u(f) + o_j, one for each slice j, with Jacobians J_j. With the cavities of the others
 //
@@ -161,8 +161,10 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
                   Seen& seen) {
   Vec eta[V], lam[V], old_eta[V], old_lam[V], j[V];
   for (int s = 0; s < V; ++s) {
-    eta[s] = load(from.in_eta[s] + x, count, 0);
-    lam[s] = load(from.in_lam[s] + x, count, 1);
+    if constexpr (V > 1 || R || L) {
+      eta[s] = load(from.in_eta[s] + x, count, 0);
+      lam[s] = load(from.in_lam[s] + x, count, 1);
+    }
     for (int i = 0; i < V; ++i)
       if (i != s) {
         eta[s] += load(from.eta[i][s] + x, count, 0);
@@ -172,7 +174,7 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     old_lam[s] = load(a.planes[s].lam + unit + a.offset[s] + x, count, 0);
     j[s] = a.jacobian[s].at(f + x, count, 0);
   }
-  Vec r = a.measured.at(f + x, count, 0), noise = a.noise.at(f + x, count, 1), k = a.weight.at(f + x, count, 0);
+  Vec r = a.measured.at(f + x, count, 0), noise = a.noise.at(f + x, count, 1), k = a.weight.across(f + x, count, 0);
   if constexpr (R || L) {
     Vec d = r, n2 = all(a.threshold * a.threshold);
     for (int s = 0; s < V; ++s) d -= j[s] * a.mean(unit + a.offset[s] + x, count, eta[s] + old_eta[s], lam[s] + old_lam[s]);
@@ -260,7 +262,8 @@ void task(Slices& a, int64_t t, Seen& seen) {
   for (int64_t f = a.first(t); f < end;) {
     int64_t unit = a.unit(f), count = std::min({PIECE, a.run - f % a.run, end - f});
     look_between(unit);
-    inbound.slide(unit, unit + a.reach + count, [&](float* eta, float* lam, int64_t u, int64_t n) {
+    constexpr bool HEARS = V > 1 || R || L;  // else it says the same whatever comes in
+    if constexpr (HEARS) inbound.slide(unit, unit + a.reach + count, [&](float* eta, float* lam, int64_t u, int64_t n) {
       for (int64_t x = 0; x < n; x += LANES) {
         Vec e, l;
         a.inbound.sum(u + x, n - x, e, l);
@@ -304,7 +307,7 @@ void task(Slices& a, int64_t t, Seen& seen) {
         from.lam[i][s] = lam;
       }
     }
-    for (int s = 0; s < V; ++s) {
+    for (int s = 0; s < V && HEARS; ++s) {
       from.in_eta[s] = inbound.eta(unit + a.offset[s]);
       from.in_lam[s] = inbound.lam(unit + a.offset[s]);
     }
@@ -414,11 +417,12 @@ void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
 ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
   switch (static_cast<int>(*args.data(0))) {
+    case 1: visit_slices<1>(pool, args); break;
     case 2: visit_slices<2>(pool, args); break;
     case 3: visit_slices<3>(pool, args); break;
     case 4: visit_slices<4>(pool, args); break;
     case 5: visit_slices<5>(pool, args); break;
-    default: return ffi::Error::InvalidArgument("there must be 2 to 5 slices");
+    default: return ffi::Error::InvalidArgument("there must be 1 to 5 slices");
   }
   return ffi::Error::Success();
 }

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from ..edges import SliceEdges
+from ..edges import AxesEdges, SliceEdges
 from ..gaussian import Gaussian
-from ..group import Group
+from ..group import Group, Slot
 from ..measurement import FactorKind, Form, MatrixForm, TileMaxForm
 from ..options import Options
 from ..problem import Messages, Problem, State
@@ -42,6 +42,7 @@ Kernel = Callable[[Problem, State, Options, int, bool], Visited]
 
 # Rows, parameters, outputs: all unknown, rows known, parameters known.
 _MATRIX_ARGUMENTS = (["slots"] * 4, ["fixed", *["slots"] * 3], ["slots", "fixed", "fixed", "slots"])
+_ALL_KNOWN = [*["fixed"] * 3, "slots"]  # but for the outputs
 
 
 def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
@@ -67,6 +68,8 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     form = _form(problem, group, problem.start)
     if isinstance(form, TileMaxForm) and kinds == ["slots", "slots"]:
         return _tile_max if group.slots[0].edges.dense else None
+    if isinstance(form, MatrixForm) and kinds == _ALL_KNOWN:
+        return _slices if _are_slices(group) else None
     if not isinstance(form, MatrixForm) or kinds not in _MATRIX_ARGUMENTS:
         return None
     *many, y = group.slots
@@ -251,18 +254,32 @@ def _which_robust(group: Group) -> int | None:
     return None if group.switch_axes else _ROBUST.get((type(group.robust), group.robust.match))
 
 
-def _are_slices(group: Group) -> bool:
-    """Whether its factors are linear ones over a few slices of one variable, of the same shape, without gaps.
+def _slices_of(slot: Slot) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+    """The shape of its variable, and along each axis where its units begin and how many they are; None if they do not.
 
-    Where units may be unknown, over two: that one is, is then a matter of the other alone.
+    One unit a factor, in order, and most of all units.
     """
-    edges = [s.edges for s in group.slots if isinstance(s.edges, SliceEdges) and s.edges.dense and s.edges.row == 1]
+    edges = slot.edges
+    if not edges.dense or edges.row != 1:
+        return None
+    if isinstance(edges, SliceEdges):
+        steps = [step for _, _, step in edges.slices]
+        return (edges.unit_shape, tuple(x[:2] for x in edges.slices)) if set(steps) == {1} else None
+    whole = isinstance(edges, AxesEdges) and list(edges.axes) == sorted(edges.axes)
+    return ((edges.units,), ((0, edges.units),)) if whole else None
+
+
+def _are_slices(group: Group) -> bool:
+    """Whether its factors are over a few slices of one variable, of the same shape, without gaps; or each over a unit.
+
+    Where units may be unknown, over two at most: that one is, is then a matter of the other alone.
+    """
+    slices = [x[1] for s in group.slots if (x := _slices_of(s)) is not None]
+    most = _MOST_SLICES if all(s.proper for s in group.slots) else 2
     return (
-        len(edges) == len(group.slots)
-        and (len(edges) == 2 or (2 < len(edges) <= _MOST_SLICES and all(s.proper for s in group.slots)))
+        len(slices) == len(group.slots) <= most
         and len(group.variables) == 1
-        and len({tuple(n for _, n, _ in e.slices) for e in edges}) == 1
-        and all(step == 1 for e in edges for _, _, step in e.slices)
+        and len({tuple(n for _, n in x) for x in slices}) == 1
         and _which_robust(group) is not None
     )
 
@@ -270,26 +287,21 @@ def _are_slices(group: Group) -> bool:
 def _slices(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
     """See `slices.cc`."""
     group, messages, linear = problem.groups[g], state.messages[g], problem.frozen[g]
-    edges = [s.edges for s in group.slots if isinstance(s.edges, SliceEdges)]
-    said = [m.on_units(e) for m, e in zip(messages, edges)]
-    damp = [_damping(state, options, g, s) for s in range(len(edges))]
+    found = [x for s in group.slots if (x := _slices_of(s)) is not None]
+    (shape, first), name, known = found[0], group.slots[0].variable, group.slots[0].proper
+    said = [m.on_units(s.edges) for m, s in zip(messages, group.slots)]
+    damp = [_damping(state, options, g, s) for s in range(len(said))]
     threshold = 0.0 if group.robust is None else group.robust.threshold
-    assert linear is not None
-    name, known = group.slots[0].variable, group.slots[0].proper
     at_start = (state.visits[g] == 0) if name in problem.started else False
-    numbers = [
-        len(edges),
-        not known,
-        at_start,
-        _which_robust(group) or 0,
-        threshold,
-        len(edges[0].slices),
-        *edges[0].unit_shape,
-    ]
-    numbers += [n for _, n, _ in edges[0].slices] + [begin for e in edges for begin, _, _ in e.slices]
+    numbers = [len(said), not known, at_start, _which_robust(group) or 0, threshold, len(shape), *shape]
+    numbers += [n for _, n in first] + [begin for _, x in found for begin, _ in x]
+    if linear is None:  # all that is known, less the unit
+        value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
+    else:
+        value, jacobians = linear.value, [j.each().reshape(-1) for j in group.operators(linear)]
     args = [
-        _numbers(*numbers, *damp), group.noise.reshape(-1), (group.y - linear.value).reshape(-1), _weight(group),
-        problem.start[name], *(j.each().reshape(-1) for j in group.operators(linear)),
+        _numbers(*numbers, *damp), group.noise.reshape(-1), (group.y - value).reshape(-1), _weight(group),
+        problem.start[name], *jacobians,
     ]  # fmt: skip
     own = [x for m in said for x in _pair(m)]
     aliases = {len(args) + i: i for i in range(len(own))}
