@@ -46,9 +46,9 @@ struct Row {
 
 constexpr int BLOCK = LANES;  // factors at a time, that share what is known of each
 
-// Of the factors of a block, a vector each: sum and largest of x² v, sum of x (m - x0).
+// Of the factors of a block, a vector each: sum and largest of x² v, sums of x (m - x0) and of x x0.
 struct Sums {
-  Vec sum[BLOCK], largest[BLOCK], move[BLOCK];
+  Vec sum[BLOCK], largest[BLOCK], move[BLOCK], dot[BLOCK];
 };
 
 INLINE Vec add_lanes(Vec (&a)[LANES]) {
@@ -58,9 +58,11 @@ INLINE Vec add_lanes(Vec (&a)[LANES]) {
 
 // The same as a lane each.
 struct Totals {
-  Vec sum{}, largest{}, move{};
+  Vec sum, largest, move, dot;
+  INLINE Totals() { sum = largest = move = dot = Vec{}; }  // one by one: a whole struct would be cleared by a slow instruction
   INLINE void take(Sums& s, int64_t count) {
-    for (int64_t b = count; b < BLOCK; ++b) s.sum[b] = s.largest[b] = s.move[b] = Vec{};
+    for (int64_t b = count; b < BLOCK; ++b) s.sum[b] = s.largest[b] = s.move[b] = s.dot[b] = Vec{};
+    dot = add_lanes(s.dot);
     sum = add_lanes(s.sum);
     move = add_lanes(s.move);
     transpose(s.largest);
@@ -69,13 +71,16 @@ struct Totals {
 };
 
 // Cavities of a row.
+template <int N>
 INLINE void look(const Row row, int64_t p, int b, Sums& sums) {
-  Vec sum{}, largest{}, move{};
+  Vec sum{}, largest{}, move{}, dot{};
   const float *eta_high = &row.units->eta_high[row.offset], *eta_low = &row.units->eta_low[row.offset];
   const float *lam_high = &row.units->lam_high[row.offset], *lam_low = &row.units->lam_low[row.offset];
   const float* point = &row.units->point[row.offset];
-  for (int64_t k = 0; k < p; k += LANES) {
-    int64_t count = p - k;
+  const int64_t end = N ? N * LANES : p;
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < end; k += LANES) {
+    int64_t count = N && k + LANES < end ? LANES : p - k;
     Vec lam = (load(lam_high + k) - load(row.old_lam + k, count, 0)) + load(lam_low + k);
     Vec eta = (load(eta_high + k) - load(row.old_eta + k, count, 0)) + load(eta_low + k);
     Vec v = 1 / lam, m = eta * v, x = load(row.factor + k);
@@ -84,14 +89,18 @@ INLINE void look(const Row row, int64_t p, int b, Sums& sums) {
     store(row.term + k, term);
     sum += term;
     largest = largest > term ? largest : term;
-    move += x * (m - load(point + k));
+    Vec at = load(point + k);
+    move += x * (m - at);
+    dot += x * at;
   }
+  sums.dot[b] = dot;
   sums.sum[b] = sum;
   sums.largest[b] = largest;
   sums.move[b] = move;
 }
 
-// Messages of a row. `rest`: J² v of all edges of the factor to other sets; `sum`, `largest` of x² v in this one.
+// Messages of a row. `N`: of how many vectors, 0 for any number. `rest`: J² v of all edges of the factor to other sets; `sum`, `largest` of x² v in this one.
+template <int N>
 INLINE void answer(const Row row, int64_t p, float s, float sum, float largest, float rest, float r, float weight, float noise,
                    float damp) {
   // If one edge holds more than half, what the others hold is summed without it.
@@ -106,8 +115,10 @@ INLINE void answer(const Row row, int64_t p, float s, float sum, float largest, 
     others = sum_of(left);
   }
   float s2 = s * s;
-  for (int64_t k = 0; k < p; k += LANES) {
-    int64_t count = p - k;
+  const int64_t end = N ? N * LANES : p;
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < end; k += LANES) {
+    int64_t count = N && k + LANES < end ? LANES : p - k;
     Vec term = load(row.term + k), left = sum - term, j = -s * load(row.factor + k);
     if (most) left = term == largest ? all(others) : left;
     Vec gain = weight / (noise + weight * (rest + s2 * left)) * j;
@@ -139,6 +150,7 @@ struct Edges {
   const char* quiet;  // of each row, whether it has nothing to say to w, and never had: it is zero, as margins of images are
 
   // Some rows; `sums (2, c, width + 1)` of what is said to w and d.
+  template <int N>
   void task(int64_t begin, int64_t end, float* sums, Looked* looked) const {
     // Long rows by one factor at a time, so that what is known of its edges stays in the first cache.
     const int64_t block = p <= 16 * LANES ? BLOCK : 1;
@@ -182,22 +194,15 @@ struct Edges {
         Vec a = load(d + j, count, 0);
         Sums each;
         Totals all_w, all_x;  // a lane is a factor
-        if (!quiet[i]) {
-          Vec dots[LANES];
-          for (int64_t b = 0; b < LANES; ++b) {
-            dots[b] = Vec{};
-            for (int64_t k = 0; b < count && k < width; k += LANES) dots[b] += load(&row[k]) * load(&w[(j + b) * width + k]);
-          }
-          a += add_lanes(dots);
-        }
         if (learnt && !quiet[i]) {
-          for (int64_t b = 0; b < count; ++b) look(weights(b), p, b, each);
+          for (int64_t b = 0; b < count; ++b) look<N>(weights(b), p, b, each);
           all_w.take(each, count);
         }
         if (uncertain) {
-          for (int64_t b = 0; b < count; ++b) look(inputs(b), p, b, each);
+          for (int64_t b = 0; b < count; ++b) look<N>(inputs(b), p, b, each);
           all_x.take(each, count);
         }
+        a += learnt ? all_w.dot : all_x.dot;
         Vec s = a > 0 ? all(1) : all(slope), s2 = s * s;
         Vec old_d_eta{}, old_d_lam{}, v_d{}, m_d = load(d + j, count, 0);
         if (learnt) {
@@ -213,11 +218,11 @@ struct Edges {
         Vec r = predicted - outside_eta * v_y, of_w_all = s2 * all_w.sum, of_x_all = s2 * all_x.sum;
         if (learnt && !quiet[i])
           for (int64_t b = 0; b < count; ++b)
-            answer(weights(b), p, s[b], all_w.sum[b], all_w.largest[b], of_x_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
+            answer<N>(weights(b), p, s[b], all_w.sum[b], all_w.largest[b], of_x_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_w);
         if (uncertain)
           for (int64_t b = 0; b < count; ++b)
-            answer(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
+            answer<N>(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_x);
         Vec both = of_w_all + of_x_all, gain = k / (sigma + k * (both + v_y));
         if (learnt) {
@@ -307,7 +312,10 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   std::vector<float> looks(tasks * Looked::COUNT, 0.0f);
   spread(pool, tasks, [&](int64_t t) {
     Looked looked;
-    a.task(first(t), first(t + 1), &sums[t * 2 * c * (width + 1)], looking ? &looked : nullptr);
+    float* own = &sums[t * 2 * c * (width + 1)];
+    // Filters of 5 x 5 on one channel have four vectors.
+    width == 4 * LANES ? a.task<4>(first(t), first(t + 1), own, looking ? &looked : nullptr)
+                       : a.task<0>(first(t), first(t + 1), own, looking ? &looked : nullptr);
     looked.write(&looks[t * Looked::COUNT]);
   });
   if (looking) join_looks(looks, args.result(14));
