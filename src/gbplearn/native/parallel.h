@@ -136,9 +136,13 @@ INLINE void transpose(Vec (&a)[LANES]) {
 INLINE bool any(const float* numbers, int64_t count) {
   Mask bits{};
   for (int64_t k = 0; k < count; k += LANES) bits |= load(numbers + k, count - k, 0) != 0;
+#ifdef __AVX2__
+  return !_mm256_testz_si256(reinterpret_cast<__m256i>(bits), reinterpret_cast<__m256i>(bits));
+#else
   int32_t all = 0;
   for (int i = 0; i < LANES; ++i) all |= bits[i];
   return all;
+#endif
 }
 
 // Numbers that each hold for so many factors in a row, at least for all channels of a place.
@@ -190,9 +194,16 @@ struct Inbound {
   INLINE void sum(int64_t i, int64_t count, Vec& e, Vec& l) const {
     e = all(one_eta);
     l = all(one_lam);
-    for (size_t j = 0; j < more_eta.size(); ++j) {
-      e += load(more_eta[j] + i, count, 0.0f);
-      l += load(more_lam[j] + i, count, 1.0f);
+    size_t many = more_eta.size();
+    const float *const *etas = more_eta.data(), *const *lams = more_lam.data();
+    if (many == 1) {  // as activations between two layers have it
+      e += load(*etas + i, count, 0.0f);
+      l += load(*lams + i, count, 1.0f);
+      return;
+    }
+    for (size_t j = 0; j < many; ++j) {
+      e += load(etas[j] + i, count, 0.0f);
+      l += load(lams[j] + i, count, 1.0f);
     }
   }
   INLINE void sum(int64_t i, float& e, float& l) const {

@@ -21,15 +21,18 @@ struct Tiles {
   float damp_x, damp_y;
   float *x_eta, *x_lam, *y_eta, *y_lam;
 
-  // Eight channels of one tile, or `count` of them.
-  template <bool L>
-  INLINE void tile(int64_t image, int64_t i, int64_t j, int64_t c, int64_t count, Looked* looked) const {
-    int64_t unit = ((image * (height / k) + i) * (width / l) + j) * channels + c;
+  // Eight channels of one tile, or `count` of them; `unit` and `corner` are where they lie in y and x. `S`: the size of a
+  // tile if it is known, else 0.
+  template <bool L, int S>
+  INLINE void tile(int64_t unit, int64_t corner, int64_t count, Looked* looked) const {
+    const int64_t k = S ? S : this->k, l = S ? S : this->l, down = width * channels;
     Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
     Mask place{};
+#pragma GCC unroll 2
     for (int64_t u = 0; u < k; ++u)
+#pragma GCC unroll 2
       for (int64_t v = 0; v < l; ++v) {
-        int64_t at = pixel(image, i * k + u, j * l + v) + c;
+        int64_t at = corner + u * down + v * channels;
         Vec outside_eta, outside_lam;
         x.sum(at, count, outside_eta, outside_lam);
         Vec mean = started ? load(start + at, count, 0)
@@ -63,9 +66,11 @@ struct Tiles {
     Vec full = weigh / (var + weigh * v_y), full_eta = full * (eta * v_y - off);
     lam = (1 - damp_x) * full;
     eta = (1 - damp_x) * full_eta;
+#pragma GCC unroll 2
     for (int64_t u = 0; u < k; ++u)
+#pragma GCC unroll 2
       for (int64_t v = 0; v < l; ++v) {
-        int64_t at = pixel(image, i * k + u, j * l + v) + c;
+        int64_t at = corner + u * down + v * channels;
         Mask hit = place == static_cast<int32_t>(u * l + v);
         old_eta = load(old_x_eta + at, count, 0);
         old_lam = load(old_x_lam + at, count, 0);
@@ -85,14 +90,20 @@ struct Tiles {
   }
 
   // A row of tiles.
+  template <bool L, int S>
+  void tiles(int64_t image, int64_t i, Looked* looked) const {
+    int64_t w = width / l, unit = (image * (height / k) + i) * w * channels, corner = pixel(image, i * k, 0);
+    for (int64_t j = 0; j < w; ++j, unit += channels, corner += l * channels) {
+      int64_t c = 0;
+      for (; c + LANES <= channels; c += LANES) tile<L, S>(unit + c, corner + c, LANES, looked);
+      if (c < channels) tile<L, S>(unit + c, corner + c, channels - c, looked);
+    }
+  }
+
   template <bool L>
   void row(int64_t image, int64_t i, Looked* looked) const {
+    k == 2 && l == 2 ? tiles<L, 2>(image, i, looked) : tiles<L, 0>(image, i, looked);
     int64_t w = width / l;
-    for (int64_t j = 0; j < w; ++j) {
-      int64_t c = 0;
-      for (; c + LANES <= channels; c += LANES) tile<L>(image, i, j, c, LANES, looked);
-      if (c < channels) tile<L>(image, i, j, c, channels - c, looked);
-    }
     for (int64_t u = i * k; u < (i + 1) * k; ++u) clear(image, u, w * l);
     if (i + 1 == height / k)
       for (int64_t u = (i + 1) * k; u < height; ++u) clear(image, u, 0);
@@ -130,8 +141,9 @@ ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::Rema
   for (auto& part : looks) part.assign(tasks * Looked::COUNT, 0.0f);
   spread(pool, tasks, [&](int64_t t) {
     Looked looked[2];
+    const Tiles own = a;  // which nothing that is written can change
     for (int64_t r = t * rows / tasks; r < (t + 1) * rows / tasks; ++r)
-      looking ? a.row<true>(r / h, r % h, looked) : a.row<false>(r / h, r % h, looked);
+      looking ? own.row<true>(r / h, r % h, looked) : own.row<false>(r / h, r % h, looked);
     for (int q = 0; q < 2; ++q) looked[q].write(&looks[q][t * Looked::COUNT]);
   });
   for (int q = 0; looking && q < 2; ++q) join_looks(looks[q], args.result(4 + q));
