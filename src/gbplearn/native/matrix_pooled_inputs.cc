@@ -52,101 +52,133 @@ struct Inputs {
       }
   }
 
-  // Products of a row with the weights of two channels.
-  INLINE void products(int64_t one, int64_t two, const float* at, const float* squares, const float* variance,
-                       Vec (&sums)[2], Vec (&wides)[2], Vec (&mores)[2]) const {
-    Vec acc[3][2][2]{};
-    for (int64_t k = 0; k < width; k += 2 * LANES)
-      for (int u = 0; u < 2; ++u) {
-        int64_t i = k + u * LANES;
-        Vec a = load(at + i), b = load(squares + i), e = load(variance + i);
-        for (int h = 0; h < 2; ++h) {
-          int64_t q = (h ? two : one) * width + i;
-          acc[0][h][u] += a * load(w + q);
-          acc[1][h][u] += b * load(v + q);
-          acc[2][h][u] += e * load(w2 + q);
+  // What is known of a row while it is visited.
+  struct Known {
+    const float *at, *squares, *variance;
+    float *mean, *moved;
+  };
+
+  // Products of some rows with the weights of two channels.
+  template <int R>
+  INLINE void products(int64_t one, int64_t two, const Known (&rows)[R], Vec (&sums)[R][2], Vec (&wides)[R][2],
+                       Vec (&mores)[R][2]) const {
+    Vec acc[3][R][2];
+    for (auto& some : acc)
+      for (auto& row : some) row[0] = row[1] = Vec{};
+    const float *w_one = w + one * width, *w_two = w + two * width, *v_one = v + one * width, *v_two = v + two * width;
+    const float *s_one = w2 + one * width, *s_two = w2 + two * width;
+    for (int64_t k = 0; k < width; k += LANES)
+      for (int r = 0; r < R; ++r) {
+        Vec a = load(rows[r].at + k), b = load(rows[r].squares + k), e = load(rows[r].variance + k);
+        acc[0][r][0] += a * load(w_one + k);
+        acc[0][r][1] += a * load(w_two + k);
+        acc[1][r][0] += b * load(v_one + k);
+        acc[1][r][1] += b * load(v_two + k);
+        acc[2][r][0] += e * load(s_one + k);
+        acc[2][r][1] += e * load(s_two + k);
+      }
+    for (int r = 0; r < R; ++r)
+      for (int h = 0; h < 2; ++h) {
+        sums[r][h] = acc[0][r][h];
+        wides[r][h] = acc[1][r][h];
+        mores[r][h] = acc[2][r][h];
+      }
+  }
+
+  // All that is said of some rows from `first` on, which share what is read of the weights. `buffer (R, 3, width)`.
+  template <bool L, int R>
+  void visit(int64_t first, float* buffer) const {
+    Known rows[R];
+    for (int q = 0; q < R; ++q) {
+      int64_t r = first + q;
+      float *at = x + r * width, *squares = x2 + r * width, *mean = buffer + q * 3 * width, *variance = mean + width,
+            *moved = variance + width;
+      for (int64_t k = 0; k < p; k += LANES) {
+        int64_t i = r * p + k, count = p - k;
+        Vec eta, lam;
+        of_x.sum(i, count, eta, lam);
+        Vec var = 1 / (lam + load(x_lam + i, count, 0)), m = (eta + load(x_eta + i, count, 0)) * var;
+        Vec inside = first_of(count) ? all(1) : Vec{};
+        var *= inside;
+        m *= inside;
+        Vec point = start ? load(start + i, count, 0) : m;
+        store(mean + k, m);
+        store(variance + k, var);
+        store(moved + k, m - point);
+        store(at + k, point);
+        store(squares + k, point * point);
+      }
+      rows[q] = {at, squares, variance, mean, moved};
+    }
+    Looked looked[R];
+    Vec sums[R][2], wides[R][2], mores[R][2];  // of two channels
+    for (int64_t j = 0; j < c; ++j) {
+      if (j % 2 == 0) products<R>(j, std::min<int64_t>(j + 1, c - 1), rows, sums, wides, mores);
+      for (int q = 0; q < R; ++q)
+        factor<L>(first + q, j, rows[q], sums[q][j % 2], wides[q][j % 2], mores[q][j % 2], looked[q]);
+    }
+    Looked of_row[R];
+    for (int64_t k = 0; k < p; k += LANES) {
+      Vec eta[R], lam[R];
+      for (int q = 0; q < R; ++q) eta[q] = lam[q] = Vec{};
+      for (int64_t j = 0; j < c; ++j) {
+        Vec weights = load(w + j * width + k), squared = load(w2 + j * width + k);
+        for (int q = 0; q < R; ++q) {
+          eta[q] += share[(first + q) * c + j] * weights;
+          lam[q] += gain[(first + q) * c + j] * squared;
         }
       }
-    for (int h = 0; h < 2; ++h) {
-      sums[h] = acc[0][h][0] + acc[0][h][1];
-      wides[h] = acc[1][h][0] + acc[1][h][1];
-      mores[h] = acc[2][h][0] + acc[2][h][1];
+      for (int q = 0; q < R; ++q) {
+        int64_t i = (first + q) * p + k, count = p - k;
+        Vec mean = load(rows[q].mean + k);
+        if constexpr (L) {
+          Vec outside_eta, outside_lam;
+          Mask inside = first_of(count);
+          of_x.sum(i, count, outside_eta, outside_lam);
+          Vec m = of_row[q].change(outside_eta + load(x_eta + i, count, 0), outside_lam + load(x_lam + i, count, 0),
+                                   outside_eta + eta[q] + lam[q] * mean, outside_lam + lam[q], inside);
+          of_row[q].add_prior(m, of_x.eta[0].at(i, count, 0), of_x.lam[0].at(i, count, 1), inside);
+        }
+        finish(eta[q], lam[q], mean, keep_x, load(x_eta + i, count, 0), load(x_lam + i, count, 0));
+        store(new_x_eta + i, eta[q], count);
+        store(new_x_lam + i, lam[q], count);
+      }
+    }
+    for (int q = 0; L && q < R; ++q) {
+      looked[q].write(looks + (first + q) * Looked::COUNT);
+      of_row[q].write(looks + (n + first + q) * Looked::COUNT);
     }
   }
 
-  // All that is said of one row.
+  // Factor j of row r, from the products.
   template <bool L>
-  void row(int64_t r, float* mean, float* variance, float* moved) const {
-    float *at = x + r * width, *squares = x2 + r * width;
-    for (int64_t k = 0; k < p; k += LANES) {
-      int64_t i = r * p + k, count = p - k;
-      Vec eta, lam;
-      of_x.sum(i, count, eta, lam);
-      Vec var = 1 / (lam + load(x_lam + i, count, 0)), m = (eta + load(x_eta + i, count, 0)) * var;
-      Vec inside = first_of(count) ? all(1) : Vec{};
-      var *= inside;
-      m *= inside;
-      Vec point = start ? load(start + i, count, 0) : m;
-      store(mean + k, m);
-      store(variance + k, var);
-      store(moved + k, m - point);
-      store(at + k, point);
-      store(squares + k, point * point);
+  INLINE void factor(int64_t r, int64_t j, const Known& row, Vec sums, Vec wides, Vec mores, Looked& looked) const {
+    Vec moves{};
+    if (start)
+      for (int64_t k = 0; k < width; k += LANES) moves += load(row.moved + k) * load(w + j * width + k);
+    int64_t f = r * c + j;
+    float sum = sum_of(sums) + d[j], s = sum > 0 ? 1 : slope, step = sum_of(moves);
+    float of_params = s * s * (sum_of(wides) + vd[j]), of_rows = s * s * sum_of(mores);
+    float mean_sum = sum + step, at_means = mean_sum > 0 ? mean_sum : slope * mean_sum;
+    float value = s * mean_sum, off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
+    float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
+    float outside_eta, outside_lam;
+    of_y.sum(f, outside_eta, outside_lam);
+    float rest = sigma + k * (of_params + of_rows), lam = k / rest, eta = lam * predicted;
+    float part = k / (rest * outside_lam + k), answer = part * (outside_lam * predicted - outside_eta);
+    if constexpr (L) {
+      Mask inside = first_of(1);
+      Vec e = all(outside_eta), l = all(outside_lam);
+      Vec mean_y = looked.change(e + y_eta[f], l + y_lam[f], e + eta, l + lam, inside);
+      looked.add_prior(mean_y, all(of_y.eta[0].at(f)), all(of_y.lam[0].at(f)), inside);
+      looked.add_energy(off + at_means - mean_y, all(k), all(sigma), inside);
     }
-    Looked looked;
-    Vec sums[2], wides[2], mores[2];  // of two channels, that share what is read of the row
-    for (int64_t j = 0; j < c; ++j) {
-      if (j % 2 == 0) products(j, std::min<int64_t>(j + 1, c - 1), at, squares, variance, sums, wides, mores);
-      const float* wj = w + j * width;
-      Vec moves{};
-      if (start)
-        for (int64_t k = 0; k < width; k += LANES) moves += load(moved + k) * load(wj + k);
-      int64_t f = r * c + j, h = j % 2;
-      float sum = sum_of(sums[h]) + d[j], s = sum > 0 ? 1 : slope, step = sum_of(moves);
-      float of_params = s * s * (sum_of(wides[h]) + vd[j]), of_rows = s * s * sum_of(mores[h]);
-      float mean_sum = sum + step, at_means = mean_sum > 0 ? mean_sum : slope * mean_sum;
-      float value = s * mean_sum, off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
-      float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
-      float outside_eta, outside_lam;
-      of_y.sum(f, outside_eta, outside_lam);
-      float rest = sigma + k * (of_params + of_rows), lam = k / rest, eta = lam * predicted;
-      float part = k / (rest * outside_lam + k), answer = part * (outside_lam * predicted - outside_eta);
-      if constexpr (L) {
-        Mask inside = first_of(1);
-        Vec e = all(outside_eta), l = all(outside_lam);
-        Vec mean_y = looked.change(e + y_eta[f], l + y_lam[f], e + eta, l + lam, inside);
-        looked.add_prior(mean_y, all(of_y.eta[0].at(f)), all(of_y.lam[0].at(f)), inside);
-        looked.add_energy(off + at_means - mean_y, all(k), all(sigma), inside);
-      }
-      new_y_eta[f] = keep_y * y_eta[f] + (1 - keep_y) * eta;
-      new_y_lam[f] = keep_y * y_lam[f] + (1 - keep_y) * lam;
-      new_reaction_w[f] = keep_w * reaction_w[f] + (1 - keep_w) * answer;
-      new_reaction_x[f] = keep_x * reaction_x[f] + (1 - keep_x) * answer;
-      share[f] = -s * answer;
-      gain[f] = s * s * part * outside_lam;
-    }
-    if constexpr (L) looked.write(looks + r * Looked::COUNT);
-    Looked of_row;
-    for (int64_t k = 0; k < p; k += LANES) {
-      Vec eta{}, lam{};
-      for (int64_t j = 0; j < c; ++j) {
-        eta += share[r * c + j] * load(w + j * width + k);
-        lam += gain[r * c + j] * load(w2 + j * width + k);
-      }
-      int64_t i = r * p + k, count = p - k;
-      if constexpr (L) {
-        Vec outside_eta, outside_lam;
-        Mask inside = first_of(count);
-        of_x.sum(i, count, outside_eta, outside_lam);
-        Vec m = of_row.change(outside_eta + load(x_eta + i, count, 0), outside_lam + load(x_lam + i, count, 0),
-                              outside_eta + eta + lam * load(mean + k), outside_lam + lam, inside);
-        of_row.add_prior(m, of_x.eta[0].at(i, count, 0), of_x.lam[0].at(i, count, 1), inside);
-      }
-      finish(eta, lam, load(mean + k), keep_x, load(x_eta + i, count, 0), load(x_lam + i, count, 0));
-      store(new_x_eta + i, eta, count);
-      store(new_x_lam + i, lam, count);
-    }
-    if constexpr (L) of_row.write(looks + (n + r) * Looked::COUNT);
+    new_y_eta[f] = keep_y * y_eta[f] + (1 - keep_y) * eta;
+    new_y_lam[f] = keep_y * y_lam[f] + (1 - keep_y) * lam;
+    new_reaction_w[f] = keep_w * reaction_w[f] + (1 - keep_w) * answer;
+    new_reaction_x[f] = keep_x * reaction_x[f] + (1 - keep_x) * answer;
+    share[f] = -s * answer;
+    gain[f] = s * s * part * outside_lam;
   }
 
   // Messages to the parameters of channels [j, j + C) and 2 x 8 inputs from k on.
@@ -204,7 +236,8 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
   int64_t width = (p + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
   bool moved = numbers[4] > 0 && args[START].element_count() > 0, looking = out.size() > 10;
   Room room;
-  float* of_w = room.take(3 * c * width, 0.0f);
+  float* of_w = room.take(3 * c * width);
+  for (int64_t j = 0; j < 3 * c; ++j) std::fill_n(of_w + j * width + p, width - p, 0.0f);
   float *of_d = room.take(2 * c), *rows = room.take(2 * n * width), *sums = room.take(2 * n * c);
   std::vector<float> looks(2 * n * Looked::COUNT, 0.0f);
   Inputs a{n, p, c, width, slope, numbers[0], numbers[1], numbers[2], numbers[3], moved ? args.data(START) : nullptr,
@@ -217,17 +250,18 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
            looks.data()};
   int64_t tasks = std::min<int64_t>(16, std::max<int64_t>(1, p / 64));
   spread(pool, tasks, [&](int64_t t) { a.prepare(t * p / tasks, (t + 1) * p / tasks); });
-  int64_t groups = std::min<int64_t>(32, n);
+  int64_t groups = std::min<int64_t>(32, (n + 1) / 2);
   spread(pool, groups, [&](int64_t t) {
     Room own;
-    float* buffer = own.take(3 * width);
-    std::fill_n(buffer, 3 * width, 0.0f);
-    for (int64_t r = t * n / groups; r < (t + 1) * n / groups; ++r) {
+    float* buffer = own.take(6 * width, 0.0f);
+    int64_t begin = t * n / groups, end = (t + 1) * n / groups;
+    for (int64_t r = begin; r < end; ++r) {
       std::fill_n(a.x + r * width + p, width - p, 0.0f);
       std::fill_n(a.x2 + r * width + p, width - p, 0.0f);
-      looking ? a.row<true>(r, buffer, buffer + width, buffer + 2 * width)
-              : a.row<false>(r, buffer, buffer + width, buffer + 2 * width);
     }
+    int64_t r = begin;
+    for (; r + 2 <= end; r += 2) looking ? a.visit<true, 2>(r, buffer) : a.visit<false, 2>(r, buffer);
+    if (r < end) looking ? a.visit<true, 1>(r, buffer) : a.visit<false, 1>(r, buffer);
   });
   int64_t blocks = width / (2 * LANES);
   tasks = std::min<int64_t>(16, blocks);
