@@ -11,10 +11,11 @@
 // overwritten and is still wanted is kept in a window that slides along.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 
 #include "parallel.h"
+#include "robust.h"
+#include "window.h"
 
 namespace gbplearn {
 namespace {
@@ -22,57 +23,6 @@ namespace {
 constexpr int64_t PIECE = 1024;  // factors at a time
 constexpr int64_t AHEAD = 256;   // units, so far memory is asked for in advance: more arrays than the processor follows
 constexpr int MOST = 5;          // slices
-
-// Gaussians of the units [base, front), as they were when they were put in.
-class Window {
- public:
-  Window(Room& room, int64_t reach) : size_(4 * reach + 8 * PIECE) {
-    eta_ = room.take(size_ + LANES);
-    lam_ = room.take(size_ + LANES);
-  }
-  // Afterwards it holds [from, to), what is new by `fill(eta, lam, first, count)`. Both only grow.
-  template <class Fill>
-  void slide(int64_t from, int64_t to, const Fill& fill) {
-    if (front_ <= from) base_ = front_ = from;
-    if (to - base_ > size_) {
-      std::memmove(eta_, eta_ + (from - base_), 4 * (front_ - from));
-      std::memmove(lam_, lam_ + (from - base_), 4 * (front_ - from));
-      base_ = from;
-    }
-    if (to > front_) fill(eta_ + (front_ - base_), lam_ + (front_ - base_), front_, to - front_);
-    front_ = std::max(front_, to);
-  }
-  int64_t front() const { return front_; }
-  const float* eta(int64_t unit) const { return eta_ + (unit - base_); }
-  const float* lam(int64_t unit) const { return lam_ + (unit - base_); }
-
- private:
-  int64_t size_, base_ = 0, front_ = 0;
-  float *eta_, *lam_;
-};
-
-enum Robust { NONE, TUKEY_VALUE, TUKEY_GRADIENT, HUBER_VALUE, HUBER_GRADIENT };
-
-INLINE Vec root(Vec x) {
-  Vec out;
-  for (int i = 0; i < LANES; ++i) out[i] = std::sqrt(x[i]);
-  return out;
-}
-
-// See robust.py.
-INLINE Vec scale(int robust, float n, Vec d2) {
-  Vec n2 = all(n * n), large = d2 > n2 ? d2 : n2;
-  if (robust == TUKEY_VALUE) return n2 / large;
-  if (robust == TUKEY_GRADIENT) return d2 > n2 ? Vec{} : all(1);
-  Vec ratio = n / root(large);
-  return robust == HUBER_VALUE ? ratio * (2 - ratio) : ratio;
-}
-
-// The energy beyond the threshold.
-INLINE Vec flat(int robust, float n, Vec d2) {
-  float half = 0.5f * n * n;
-  return robust >= HUBER_VALUE ? n * root(d2 > n * n ? d2 : all(n * n)) - half : all(half);
-}
 
 struct Plane {  // the messages to one slice, on the units
   float *eta, *lam;
@@ -234,9 +184,9 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
 template <int V, bool R, bool L>
 void task(Slices& a, int64_t t, Seen& seen) {
   Room room;
-  Window inbound(room, a.reach);
+  Window inbound(room, a.reach, PIECE);
   std::vector<Window> old;
-  for (int s = 0; s < V; ++s) old.emplace_back(room, a.reach);
+  for (int s = 0; s < V; ++s) old.emplace_back(room, a.reach, PIECE);
   std::vector<float> scratch(2 * V * V * PIECE);
   int64_t end = a.first(t + 1), next = a.begin(t + 1), done = a.begin(t);
   int64_t hidden = t == 0 ? 0 : done + a.reach;  // units up to here hear from the task before: seen at the end
@@ -360,7 +310,7 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
 
 // Arguments: numbers: how many slices, whether units may be unknown, whether robust scales are taken at the start, which
 // robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it
-// begins, and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the start of each unit; the Jacobian
+// begins (these as two numbers each), and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the start of each unit; the Jacobian
 // of each slice (F or 1); the messages to each (eta, lam) on the units; then pairs of what else comes in.
 // Results: the new messages, in the place of the old ones; and if they are there, a look at the variable, and the share of
 // factors beyond the threshold.
@@ -370,16 +320,20 @@ void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
   enum { NEW, LOOK = NEW + 2 * V, SWITCHED };
   const float* numbers = args.data(NUMBERS) + 1;
   auto next = [&] { return static_cast<int64_t>(*numbers++); };
+  auto next_large = [&] {  // a float holds 24 bits
+    int64_t high = next();
+    return 65536 * high + next();
+  };
   const float *unknown = next() ? args.data(START) : nullptr, *point = next() ? args.data(START) : nullptr;
   int robust = static_cast<int>(next());
   float threshold = *numbers++;
   int64_t axes = next(), factors = 1, units = 1, run = 1;
   std::vector<int64_t> shape(axes), sizes(axes), strides(axes, 1), begin(V, 0), order(V);
-  for (auto& n : shape) units *= n = next();
-  for (auto& n : sizes) factors *= n = next();
+  for (auto& n : shape) units *= n = next_large();
+  for (auto& n : sizes) factors *= n = next_large();
   for (int64_t d = axes - 2; d >= 0; --d) strides[d] = strides[d + 1] * shape[d + 1];
   for (auto& first : begin)
-    for (int64_t stride : strides) first += next() * stride;
+    for (int64_t stride : strides) first += next_large() * stride;
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begin[a] < begin[b]; });
   for (int64_t d = axes - 1; d >= 0; --d) {

@@ -293,8 +293,9 @@ def _slices(problem: Problem, state: State, options: Options, g: int, looking: b
     damp = [_damping(state, options, g, s) for s in range(len(said))]
     threshold = 0.0 if group.robust is None else group.robust.threshold
     at_start = (state.visits[g] == 0) if name in problem.started else False
-    numbers = [len(said), not known, at_start, _which_robust(group) or 0, threshold, len(shape), *shape]
-    numbers += [n for _, n in first] + [begin for _, x in found for begin, _ in x]
+    numbers = [len(said), not known, at_start, _which_robust(group) or 0, threshold, len(shape)]
+    sizes = [*shape, *(n for _, n in first), *(begin for _, x in found for begin, _ in x)]
+    numbers += [part for n in sizes for part in divmod(n, 65536)]  # a float holds 24 bits
     if linear is None:  # all that is known, less the unit
         value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
     else:
