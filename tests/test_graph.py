@@ -81,6 +81,10 @@ def test_shared_edges_are_sums_over_the_factors():
     np.testing.assert_allclose(edges.others(jnp.asarray(e)), e.sum(0) - e, rtol=1e-4, atol=1e-5)
 
 
+def stencil(*offsets):
+    return gbp.StencilKind(tuple((o,) for o in offsets), (1.0,) * len(offsets))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -99,6 +103,8 @@ def test_shared_edges_are_sums_over_the_factors():
         (lambda g, x: gbp.Factor(minus, (x[:], x[:]), sigma=1.0, name="pix"), r"'pix': x\[0\] occurs twice"),
         (lambda g, x: gbp.Factor(minus, (x[[1, 2]], x[[0, 2]]), sigma=1.0, name="pix"), r"x\[2\] occurs twice"),
         (lambda g, x: gbp.Factor(same, (x[[[0, 0]]],), sigma=1.0, name="pix"), r"x\[0\] occurs twice in factor 0"),
+        (lambda g, x: gbp.Factor(stencil(0, 0), (x, x), sigma=1.0, name="pix"), "'pix': 'x' occurs twice among"),
+        (lambda g, x: gbp.Factor(stencil(0, 1), (x, x, x), sigma=1.0, name="pix"), "'pix': .*once or 2 times"),
         (lambda g, x: gbp.Factor(lambda a: (a, a), (x[:],), sigma=1.0, name="pix"), "'pix': h must return one array"),
         (lambda g, x: gbp.Factor(lambda a: a[:2], (x[:],), sigma=1.0, name="pix"), "'pix': h failed"),
         (lambda g, x: gbp.Factor(minus, (x[:],), sigma=1.0, name="pix"), "'pix': h failed"),

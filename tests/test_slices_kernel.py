@@ -131,7 +131,7 @@ def test_each_unit_by_itself(robust):
     """Weights that hold for some factors in a row, which fill no vector."""
     rng = np.random.default_rng(0)
     shape = (90, 5, 3)
-    graph = graph_of(shape, [difference(3, 0)])
+    graph = graph_of(shape, [difference(3, 0)], unknown=0.3)
     x = graph.variables["x"]
     for name, which in (("rows", (90, 1, 1)), ("columns", (90, 5, 1))):
         factor = gbp.Factor(
