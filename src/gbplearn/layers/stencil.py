@@ -22,7 +22,7 @@ class StencilKind(FactorKind):
     """A weighted sum of a few elements around every place. Arguments: `x` of any shape, once or once for each offset.
 
     Given once it has one edge set, with an edge for each offset. Given once for each offset it has as many, each
-    of them a slice of `x`: quicker to send messages along where most of `x` is in them, slower where few are.
+    of them a slice of `x`: quicker where most of `x` is in them, slower where little is.
 
     **Arguments:**
 
