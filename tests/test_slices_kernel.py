@@ -67,7 +67,8 @@ def check(graph, damping, iterations=2, messages="auto"):
     for native in "10":
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GBPLEARN_NATIVE", native)
-            assert all((kernel_for(problem, options, g) is not None) == (native == "1") for g in problem.active())
+            kernels = {kernel_for(problem, options, g) is not None for g in problem.active()}
+            assert kernels == {native == "1"}
             step = jax.jit(lambda p, s, o, seen: iterate(p, s, o, seen))
             state, seen = empty_state(problem, jax.random.PRNGKey(0), False), nothing_seen(problem)
             for _ in range(iterations):
@@ -90,7 +91,7 @@ def dense(shape, offsets):
 @st.composite
 def stencils(draw):
     """A shape, and offsets that leave room for half of it, in any order."""
-    shape = tuple(draw(st.lists(st.integers(2, 40), min_size=1, max_size=3)))
+    shape = (*draw(st.lists(st.integers(2, 40), max_size=2)), draw(st.integers(12, 40)))
     if draw(st.booleans()):
         shape = (draw(st.integers(100, 300)), *shape)  # more than one task
     places = [o for o in itertools.product(*(range(3) for _ in shape)) if dense(shape, [o])]
@@ -163,7 +164,7 @@ def test_outputs_of_which_all_else_is_known():
 @needs_kernels
 def test_what_does_not_depend_on_a_unit_is_heard_though_it_is_unknown():
     """With a coefficient of 0 the other unit hears the whole measurement."""
-    graph = graph_of((4,), [StencilKind(((0,), (1,)), (0.0, 2.0))], unknown=1.0)
+    graph = graph_of((12,), [StencilKind(((0,), (1,)), (0.0, 2.0))], unknown=1.0)
     check(graph, 0.0, iterations=1)
     factor = next(iter(graph._factors.values()))
     result = gbp.infer(graph, iterations=2)
@@ -180,3 +181,31 @@ def test_any_slices_at_length(stencil, robust, weighted, start, damping):
     if dense(shape, offsets):
         kind = StencilKind(offsets, tuple(1.0 + i for i in range(len(offsets))))
         check(graph_of(shape, [kind, kind], robust, weighted, 0.0, 0.1, start), damping)
+
+
+@needs_kernels
+def test_few_units_side_by_side_are_left_to_xla():
+    """There the kernel would be slower."""
+    for shape, expected in (((50, 4), False), ((50, 12), True), ((4, 50), True)):
+        graph = graph_of(shape, [difference(2, 1)])
+        problem = graph.problem()
+        options = inference._options(graph, problem, 0.0, 0.0, None, 1)
+        assert (kernel_for(problem, options, 0) is not None) == expected
+
+
+@needs_kernels
+@pytest.mark.parametrize("robust", [None, gbp.Tukey(float("inf"))])
+def test_observed_beside_a_vague_measurement_with_a_jacobian_of_whole_numbers(robust):
+    """x[0] is 5, each next one is 1 more, whatever sigma: nothing overflows, and no kind of number is refused."""
+    graph, one = gbp.FactorGraph(), jnp.ones((), jnp.int32)
+    x = graph.variable("x", (12,), prior=gbp.Gaussian.flat((12,)))
+    args = (x[:-1], x[1:])
+    graph.add(
+        gbp.Factor(
+            lambda a, b: b - a, args, y=1.0, sigma=3e7, linear=True, robust=robust, jacobian=lambda a, b: (-one, one)
+        )
+    )
+    graph.observe("x", np.full(12, 5.0), np.arange(12) == 0)
+    result = gbp.infer(graph, iterations=30)
+    np.testing.assert_allclose(result["x"].mean, 5.0 + np.arange(12), rtol=1e-4)
+    np.testing.assert_allclose(result["x"].variance[1:], 9e14 * np.arange(1, 12), rtol=1e-4)

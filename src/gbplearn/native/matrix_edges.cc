@@ -278,17 +278,19 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   int64_t size[4] = {c * p, c * p, c, c};
   std::vector<double> totals[4];
   for (int q = 0; q < 4; ++q) totals[q].assign(tasks * size[q], 0.0);
+  // Rows that are left out are not written: their messages must be in place already.
+  bool in_place = args.data(9) == args.result(2) && args.data(10) == args.result(3);
   std::vector<char> quiet(n, 0);
   if (learnt) spread(pool, tasks, [&](int64_t t) {
     for (int64_t i = first(t); i < first(t + 1); ++i) {
-      quiet[i] = !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
+      quiet[i] = in_place && !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
       for (int q = quiet[i] ? 2 : 0; q < 4; ++q) add_up(old[q] + i * size[q], size[q], &totals[q][t * size[q]]);
     }
   });
   for (int q = 0; q < 4; ++q)
     for (int64_t t = 1; t < tasks; ++t)
       for (int64_t k = 0; k < size[q]; ++k) totals[q][k] += totals[q][t * size[q] + k];
-  Units of_w(c * width), of_d(padded(c));
+  Units of_w(c * width), of_d(padded(c) + LANES);  // eight are read from each on
   const float *w = args.data(1), *d = args.data(2), *from_w[2] = {args.data(3), args.data(4)};
   const float* from_d[2] = {args.data(5), args.data(6)};
   std::vector<float> wide(c * width, 0.0f);

@@ -132,10 +132,8 @@ INLINE void transpose(Vec (&a)[LANES]) {
 #endif
 }
 
-// Whether any of `count` numbers is not 0.
-INLINE bool any(const float* numbers, int64_t count) {
-  Mask bits{};
-  for (int64_t k = 0; k < count; k += LANES) bits |= load(numbers + k, count - k, 0) != 0;
+// Whether it is true of any lane.
+INLINE bool some(Mask bits) {
 #ifdef __AVX2__
   return !_mm256_testz_si256(reinterpret_cast<__m256i>(bits), reinterpret_cast<__m256i>(bits));
 #else
@@ -143,6 +141,13 @@ INLINE bool any(const float* numbers, int64_t count) {
   for (int i = 0; i < LANES; ++i) all |= bits[i];
   return all;
 #endif
+}
+
+// Whether any of `count` numbers is not 0.
+INLINE bool any(const float* numbers, int64_t count) {
+  Mask bits{};
+  for (int64_t k = 0; k < count; k += LANES) bits |= load(numbers + k, count - k, 0) != 0;
+  return some(bits);
 }
 
 // Numbers that each hold for so many factors in a row, at least for all channels of a place.

@@ -18,10 +18,11 @@ INLINE Vec root(Vec x) {
 // The factor on the precision at a squared distance.
 INLINE Vec scale(int robust, float n, Vec d2) {
   Vec n2 = all(n * n), large = d2 > n2 ? d2 : n2;
-  if (robust == TUKEY_VALUE) return n2 / large;
-  if (robust == TUKEY_GRADIENT) return d2 > n2 ? Vec{} : all(1);
-  Vec ratio = n / root(large);
-  return robust == HUBER_VALUE ? ratio * (2 - ratio) : ratio;
+  Vec outside{};
+  if (robust == TUKEY_VALUE) outside = n2 / large;
+  if (robust >= HUBER_VALUE) outside = n / root(large);
+  if (robust == HUBER_VALUE) outside *= 2 - outside;
+  return d2 > n2 ? outside : all(1);  // also if the threshold is infinite
 }
 
 // The energy beyond the threshold.

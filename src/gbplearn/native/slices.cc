@@ -155,9 +155,15 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     if constexpr (V == 2) {  // both times the precision of the other, which may be 0: then it says nothing
       int o = 1 - s;
       Vec other = j[o] == 0 ? all(1) : lam[o], all_of_it = noise * other + k * j[o] * j[o];
-      gain = all_of_it > 0 ? k * j[s] / all_of_it : Vec{};
-      told = gain * (r * other - j[o] * eta[o]);
+      gain = all_of_it == 0 ? Vec{} : k * j[s] / all_of_it;
+      told = other > 0 ? gain * (r * other - j[o] * eta[o]) : Vec{};
       gain *= other;
+      if (some(all_of_it > 1e38f)) {  // it is observed, beside a vague measurement
+        Mask large = all_of_it > 1e38f;
+        Vec direct = k * j[s] / (noise + k * j[o] * j[o] / other);
+        told = large ? direct * (r - j[o] * (eta[o] / other)) : told;
+        gain = large ? direct : gain;
+      }
     } else {
       Vec rest{}, left = r;
       for (int i = 0; i < V; ++i)
