@@ -199,16 +199,9 @@ struct Inbound {
   INLINE void sum(int64_t i, int64_t count, Vec& e, Vec& l) const {
     e = all(one_eta);
     l = all(one_lam);
-    size_t many = more_eta.size();
-    const float *const *etas = more_eta.data(), *const *lams = more_lam.data();
-    if (many == 1) {  // as activations between two layers have it
-      e += load(*etas + i, count, 0.0f);
-      l += load(*lams + i, count, 1.0f);
-      return;
-    }
-    for (size_t j = 0; j < many; ++j) {
-      e += load(etas[j] + i, count, 0.0f);
-      l += load(lams[j] + i, count, 1.0f);
+    for (size_t j = 0; j < more_eta.size(); ++j) {
+      e += load(more_eta[j] + i, count, 0.0f);
+      l += load(more_lam[j] + i, count, 1.0f);
     }
   }
   INLINE void sum(int64_t i, float& e, float& l) const {

@@ -316,8 +316,9 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
 
 // Arguments: numbers: how many slices, whether units may be unknown, whether robust scales are taken at the start, which
 // robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it
-// begins (these as two numbers each), and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the start of each unit; the Jacobian
-// of each slice (F or 1); the messages to each (eta, lam) on the units; then pairs of what else comes in.
+// begins (these as two numbers each), and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the
+// start of each unit; the Jacobian of each slice (F or 1); the messages to each (eta, lam) on the units; then pairs of what
+// else comes in.
 // Results: the new messages, in the place of the old ones; and if they are there, a look at the variable, and the share of
 // factors beyond the threshold.
 template <int V>

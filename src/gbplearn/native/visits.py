@@ -244,9 +244,8 @@ def _tile_max(problem: Problem, state: State, options: Options, g: int, looking:
 
 
 _MOST_SLICES = 5
-_SHORTEST_RUN = (
-    8  # units side by side: below, the kernel is no quicker than XLA (measured on pairs in rows of 3 to 65 pixels)
-)
+# Units side by side: below, the kernel is no quicker than XLA (measured on pairs in rows of 3 to 65 pixels).
+_SHORTEST_RUN = 8
 _ROBUST = {(Tukey, "value"): 1, (Tukey, "gradient"): 2, (Huber, "value"): 3, (Huber, "gradient"): 4}
 
 
@@ -315,9 +314,8 @@ def _slices(problem: Problem, state: State, options: Options, g: int, looking: b
         value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
     else:
         value, jacobians = linear.value, [j.each().reshape(-1) for j in group.operators(linear)]
-    r, *jacobians = (
-        a.astype(jnp.float32) for a in ((group.y - value).reshape(-1), *jacobians)
-    )  # a user's own may be integers
+    # A user's own may be integers.
+    r, *jacobians = (a.astype(jnp.float32) for a in ((group.y - value).reshape(-1), *jacobians))
     args = [
         _numbers(*numbers, *damp), group.noise.reshape(-1), r, _weight(group), problem.start[name], *jacobians,
     ]  # fmt: skip
