@@ -35,17 +35,12 @@ struct Pooled {
   float* looks;  // (tasks, COUNT)
 };
 
+// R rows from `rows` on, times V vectors of channels: sums over the taps, written where the rows belong.
 template <int R, int V>
-INLINE void clear(Vec (&out)[R][V]) {
-  for (auto& row : out)
-    for (Vec& v : row) v = Vec{};
-}
-
-// out[r] = sum_k rows[r][k] w[k].
-template <int R, int V>
-INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, Vec (&out)[R][V]) {
+INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, const int32_t* at, float* out) {
   Vec acc[R][V];
-  clear(acc);
+  for (auto& row : acc)
+    for (Vec& v : row) v = Vec{};
   for (int64_t k = 0; k < p; ++k) {
     Vec x[V];
     for (int j = 0; j < V; ++j) x[j] = load(w + k * width + j * LANES);
@@ -55,71 +50,84 @@ INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, Vec
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int j = 0; j < V; ++j) out[r][j] = acc[r][j];
+    for (int j = 0; j < V; ++j) store(out + at[r] * width + j * LANES, acc[r][j]);
 }
 
-// R rows, those of number `at`, and V vectors of channels from c0 on: messages to y; -s share and s² / S into `share` and
-// `gain`. `rows` are null where they are zero everywhere, as the margins of images often are.
-template <int R, int V, bool L>
-INLINE void factors(const Pooled& a, const int64_t* at, const float* rows, const float* squares, int64_t c0,
-                    float* share, float* gain, Looked& looked) {
-  Vec mean[R][V], wide[R][V];
-  if (rows) {
-    dot<R, V>(rows, a.p, a.w + c0, a.width, mean);
-    dot<R, V>(squares, a.p, a.v + c0, a.width, wide);
-  } else {
-    clear(mean);
-    clear(wide);
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int j = 0; j < V; ++j) {
-      int64_t channel = c0 + j * LANES, i = at[r] * a.c + channel;
-      auto eight = [&](int64_t count) __attribute__((always_inline)) {
-        Vec sum = mean[r][j] + load(a.d + channel);
-        Vec s = sum > 0 ? all(1) : all(a.slope);
-        Vec s2 = s * s;
-        Vec spread = s2 * (wide[r][j] + load(a.vd + channel));
-        Vec back_w = load(a.reaction + i, count, 0);
-        Vec predicted = a.measured.at(i, count, 0) + s * sum + back_w * spread;
-        Vec outside_eta, outside_lam;
-        a.inbound->sum(i, count, outside_eta, outside_lam);
-        Vec k = a.weight.at(i, count, 1), noise = a.noise.at(i, count, 1);
-        Vec rest = noise + k * spread;  // the weight belongs to the noise, and may be 0
-        Vec lam = k / rest;
-        Vec part = k / (rest * outside_lam + k);  // (1 / S) / lam_y, without the variance of y
-        Vec full = part * outside_lam;
-        Vec answer = part * (outside_lam * predicted - outside_eta);
-        Vec eta = lam * predicted;
-        Vec old_eta = load(a.old_eta + i, count, 0), old_lam = load(a.old_lam + i, count, 0);
-        if constexpr (L) {
-          Mask inside = first_of(count);
-          Vec mean_y = looked.change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + eta, outside_lam + lam, inside);
-          looked.add_prior(mean_y, a.inbound->eta[0].at(i, count, 0), a.inbound->lam[0].at(i, count, 1), inside);
-          looked.add_energy(a.measured.at(i, count, 0) + s * sum - mean_y, k, noise, inside);
-        }
-        store(a.eta + i, a.damp_y * old_eta + (1 - a.damp_y) * eta, count);
-        store(a.lam + i, a.damp_y * old_lam + (1 - a.damp_y) * lam, count);
-        store(a.new_reaction + i, a.damp_w * back_w + (1 - a.damp_w) * answer, count);
-        store(share + r * a.width + j * LANES, -s * answer);
-        store(gain + r * a.width + j * LANES, s2 * full);
-      };
-      if (channel + LANES <= a.c)
-        eight(LANES);
-      else if (channel < a.c)
-        eight(a.c - channel);
-    }
+// For so many rows, six at a time: as many sums as there are registers.
+template <int V>
+INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, const int32_t* at, float* out) {
+  int64_t r = 0;
+  for (; r + 6 <= count; r += 6) dot<6, V>(rows + r * p, p, w, width, at + r, out);
+  for (; r + 3 <= count; r += 3) dot<3, V>(rows + r * p, p, w, width, at + r, out);
+  for (; r < count; ++r) dot<1, V>(rows + r * p, p, w, width, at + r, out);
+}
+
+// What a task knows of some rows in a row: sums rows w and rows² v, then -s share and s² / S; `(rows, width)` each.
+struct Block {
+  float *sum, *wide, *share, *gain;
+};
+
+// Messages to y of `count` rows from `first` on. `P`: all have the same noise and measurement, those of a row one weight,
+// and y hears a single array from outside.
+template <bool L, bool P>
+INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& block, Looked& looked) {
+  const Inbound& inbound = *a.inbound;
+  const float *in_eta = P ? inbound.more_eta[0] : nullptr, *in_lam = P ? inbound.more_lam[0] : nullptr;
+  const float keep_y = a.damp_y, keep_w = a.damp_w, slope = a.slope;
+  const Vec one_eta = all(inbound.one_eta), one_lam = all(inbound.one_lam), noise_one = all(a.noise.at(0)), measured_one = all(a.measured.at(0));
+  for (int64_t r = 0; r < count; ++r) {
+    const Vec weight_row = all(a.weight.at((first + r) * a.c));
+    auto eight = [&](int64_t j, int64_t count) __attribute__((always_inline)) {
+      int64_t i = (first + r) * a.c + j, at = r * a.width + j;
+      Vec sum = load(block.sum + at) + load(a.d + j);
+      Vec s = sum > 0 ? all(1) : all(slope);
+      Vec s2 = s * s;
+      Vec spread = s2 * (load(block.wide + at) + load(a.vd + j));
+      Vec back_w = load(a.reaction + i, count, 0);
+      Vec measured = P ? measured_one : a.measured.at(i, count, 0), noise = P ? noise_one : a.noise.at(i, count, 1);
+      Vec k = P ? weight_row : a.weight.at(i, count, 1);
+      Vec predicted = measured + s * sum + back_w * spread;
+      Vec outside_eta, outside_lam;
+      if (P) {
+        outside_eta = one_eta + load(in_eta + i, count, 0);
+        outside_lam = one_lam + load(in_lam + i, count, 1);
+      } else {
+        inbound.sum(i, count, outside_eta, outside_lam);
+      }
+      Vec rest = noise + k * spread;  // the weight belongs to the noise, and may be 0
+      Vec lam = k / rest;
+      Vec part = k / (rest * outside_lam + k);  // (1 / S) / lam_y, without the variance of y
+      Vec full = part * outside_lam;
+      Vec answer = part * (outside_lam * predicted - outside_eta);
+      Vec eta = lam * predicted;
+      Vec old_eta = load(a.old_eta + i, count, 0), old_lam = load(a.old_lam + i, count, 0);
+      if constexpr (L) {
+        Mask inside = first_of(count);
+        Vec mean_y = looked.change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + eta, outside_lam + lam, inside);
+        looked.add_prior(mean_y, inbound.eta[0].at(i, count, 0), inbound.lam[0].at(i, count, 1), inside);
+        looked.add_energy(measured + s * sum - mean_y, k, noise, inside);
+      }
+      store(a.eta + i, keep_y * old_eta + (1 - keep_y) * eta, count);
+      store(a.lam + i, keep_y * old_lam + (1 - keep_y) * lam, count);
+      store(a.new_reaction + i, keep_w * back_w + (1 - keep_w) * answer, count);
+      store(block.share + at, -s * answer);
+      store(block.gain + at, s2 * full);
+    };
+    int64_t j = 0;
+    for (; j + LANES <= a.c; j += LANES) eight(j, LANES);
+    if (j < a.c) eight(j, a.c - j);
   }
 }
 
-// sum_r rows[r][k] terms[r], added to `out`, for K taps and V vectors of channels.
+// sum_r rows[r][k] terms[at[r]], added to `out`, for K taps and V vectors of channels.
 template <int K, int V>
-INLINE void back(const float* rows, int64_t p, int64_t count, const float* terms, float* out, int64_t width) {
+INLINE void back(const float* rows, int64_t p, int64_t count, const float* terms, const int32_t* at, float* out, int64_t width) {
   Vec acc[K][V];
   for (int k = 0; k < K; ++k)
     for (int j = 0; j < V; ++j) acc[k][j] = load(out + k * width + j * LANES);
   for (int64_t r = 0; r < count; ++r) {
     Vec term[V];
-    for (int j = 0; j < V; ++j) term[j] = load(terms + r * width + j * LANES);
+    for (int j = 0; j < V; ++j) term[j] = load(terms + at[r] * width + j * LANES);
     for (int k = 0; k < K; ++k) {
       Vec x = all(rows[r * p + k]);
       for (int j = 0; j < V; ++j) acc[k][j] += x * term[j];
@@ -131,53 +139,63 @@ INLINE void back(const float* rows, int64_t p, int64_t count, const float* terms
 
 // For all taps, five at a time: as many sums as there are registers.
 template <int V>
-INLINE void all_back(const float* rows, int64_t p, int64_t count, const float* terms, float* out, int64_t width) {
+INLINE void all_back(const float* rows, int64_t p, int64_t count, const float* terms, const int32_t* at, float* out, int64_t width) {
   int64_t k = 0;
-  for (; k + 5 <= p; k += 5) back<5, V>(rows + k, p, count, terms, out + k * width, width);
-  for (; k < p; ++k) back<1, V>(rows + k, p, count, terms, out + k * width, width);
+  for (; k + 5 <= p; k += 5) back<5, V>(rows + k, p, count, terms, at, out + k * width, width);
+  for (; k < p; ++k) back<1, V>(rows + k, p, count, terms, at, out + k * width, width);
 }
 
-template <int V, bool L>
+// The total of some rows, added to `out`: in four sums that do not wait for each other.
+INLINE void add_total(const float* rows, int64_t count, int64_t width, float* out) {
+  for (int64_t j = 0; j < width; j += LANES) {
+    Vec sums[4]{load(out + j)};
+    int64_t r = 0;
+    for (; r + 4 <= count; r += 4)
+      for (int q = 0; q < 4; ++q) sums[q] += load(rows + (r + q) * width + j);
+    for (; r < count; ++r) sums[0] += load(rows + r * width + j);
+    store(out + j, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+  }
+}
+
+template <int V, bool L, bool P>
 INLINE void task(const Pooled& a, int64_t t) {
   Looked looked;
   int64_t begin = t * a.task_rows, end = std::min(a.n, begin + a.task_rows);
   float *eta = a.parts + t * 2 * (a.p + 1) * a.width, *lam = eta + (a.p + 1) * a.width;
   const int64_t most = std::max<int64_t>(8, AT_A_TIME / a.width);
   Room room;
-  float *share = room.take(most * a.width, 0.0f), *gain = room.take(most * a.width, 0.0f);  // padding stays 0
-  float *rows = room.take(most * a.p), *squares = room.take(most * a.p);
-  std::vector<int64_t> at(most);
+  Block block{room.take(most * a.width), room.take(most * a.width), room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f)};  // padding stays 0
+  float *rows = room.take(most * a.p + LANES), *squares = room.take(most * a.p + LANES);
+  std::vector<int32_t> at(most);
   for (int64_t first = begin; first < end; first += most) {
-    // Rows with anything in them first; the others, at the end, need no products.
-    int64_t total = std::min(most, end - first), count = 0, empty = total;
-    for (int64_t i = first; i < first + total; ++i)
-      at[any(a.rows + i * a.p, a.p) ? count++ : --empty] = i;
-    for (int64_t r = 0; r < count; ++r)
-      for (int64_t k = 0; k < a.p; ++k) {
-        float x = a.rows[at[r] * a.p + k];
-        rows[r * a.p + k] = x;
-        squares[r * a.p + k] = x * x;
+    // Rows with nothing in them, as the margins of images often are, need no products.
+    int64_t total = std::min(most, end - first), count = 0;
+    for (int64_t r = 0; r < total; ++r) {
+      const float* row = a.rows + (first + r) * a.p;
+      if (any(row, a.p)) {
+        float *to = rows + count * a.p, *square = squares + count * a.p;
+        for (int64_t k = 0; k < a.p; k += LANES) {
+          Vec x = load(row + k, a.p - k, 0);
+          store(to + k, x);
+          store(square + k, x * x);
+        }
+        at[count++] = r;
+      } else {
+        std::fill_n(block.sum + r * a.width, a.width, 0.0f);
+        std::fill_n(block.wide + r * a.width, a.width, 0.0f);
       }
-    for (int64_t r = 0; r < total;) {
-      bool four = r + 4 <= (r < count ? count : total);
-      const float *row = r < count ? rows + r * a.p : nullptr, *square = squares + r * a.p;
-      for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
-        float *shared = share + r * a.width + c0, *gained = gain + r * a.width + c0;
-        four ? factors<4, V, L>(a, &at[r], row, square, c0, shared, gained, looked)
-             : factors<1, V, L>(a, &at[r], row, square, c0, shared, gained, looked);
-      }
-      r += four ? 4 : 1;
     }
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
-      all_back<V>(rows, a.p, count, share + c0, eta + c0, a.width);
-      all_back<V>(squares, a.p, count, gain + c0, lam + c0, a.width);
+      all_dots<V>(rows, a.p, count, a.w + c0, a.width, at.data(), block.sum + c0);
+      all_dots<V>(squares, a.p, count, a.v + c0, a.width, at.data(), block.wide + c0);
     }
-    float *e = eta + a.p * a.width, *l = lam + a.p * a.width;  // the bias
-    for (int64_t r = 0; r < total; ++r)
-      for (int64_t j = 0; j < a.width; ++j) {
-        e[j] += share[r * a.width + j];
-        l[j] += gain[r * a.width + j];
-      }
+    factors<L, P>(a, first, total, block, looked);
+    for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
+      all_back<V>(rows, a.p, count, block.share + c0, at.data(), eta + c0, a.width);
+      all_back<V>(squares, a.p, count, block.gain + c0, at.data(), lam + c0, a.width);
+    }
+    add_total(block.share, total, a.width, eta + a.p * a.width);  // the bias
+    add_total(block.gain, total, a.width, lam + a.p * a.width);
   }
   if constexpr (L) looked.write(a.looks + t * Looked::COUNT);
 }
@@ -186,7 +204,8 @@ using Task = void (*)(const Pooled&, int64_t);
 template <int V, bool L>
 void run(const Pooled& a, int64_t t) {
   const Pooled own = a;  // which nothing that is written can change
-  task<V, L>(own, t);
+  bool plain = a.noise.one && a.measured.one && a.weight.size % a.c == 0 && a.inbound->more_eta.size() == 1;
+  plain ? task<V, L, true>(own, t) : task<V, L, false>(own, t);
 }
 
 // What is known of a variable before a visit.

@@ -5,6 +5,9 @@
 namespace gbplearn {
 namespace {
 
+constexpr int ROWS = 4;         // that are visited together
+constexpr int64_t BLOCK = 192;  // inputs, so that what is known of them stays in the first cache
+
 // A pooled message from its sums, damped: of J share and of J² / S, where the belief had this mean.
 INLINE void finish(Vec& eta, Vec& lam, Vec mean, float keep, Vec old_eta, Vec old_lam) {
   eta = keep * old_eta + (1 - keep) * (eta + lam * mean);
@@ -23,9 +26,9 @@ struct Inputs {
   Blocks weight;
   float *new_x_eta, *new_x_lam, *new_w_eta, *new_w_lam, *new_d_eta, *new_d_lam, *new_y_eta, *new_y_lam;
   float *new_reaction_w, *new_reaction_x;
-  float *w, *v, *w2;    // (c, width): means, variances, squared means
+  float *w, *v;         // (c, width): means, variances
   float *d, *vd;        // (c)
-  float *x, *x2;        // (n, width): where it is linearised
+  float* x;             // (n, width): where it is linearised
   float *share, *gain;  // (n, c): -s R / S, s² / S
   float* looks;         // (2, n, COUNT): at y, at the rows
 
@@ -40,7 +43,6 @@ struct Inputs {
         for (int64_t q = 0; q < count; ++q) {
           w[(j + q) * width + k] = mean[q];
           v[(j + q) * width + k] = variance[q];
-          w2[(j + q) * width + k] = mean[q] * mean[q];
         }
       }
     if (begin == 0)
@@ -54,75 +56,77 @@ struct Inputs {
 
   // What is known of a row while it is visited.
   struct Known {
-    const float *at, *squares, *variance;
-    float *mean, *moved;
+    float *at, *squares, *variance, *mean, *moved;
   };
 
-  // Products of some rows with the weights of two channels.
-  template <int R>
-  INLINE void products(int64_t one, int64_t two, const Known (&rows)[R], Vec (&sums)[R][2], Vec (&wides)[R][2],
-                       Vec (&mores)[R][2]) const {
-    Vec acc[3][R][2];
-    for (auto& some : acc)
-      for (auto& row : some) row[0] = row[1] = Vec{};
-    const float *w_one = w + one * width, *w_two = w + two * width, *v_one = v + one * width, *v_two = v + two * width;
-    const float *s_one = w2 + one * width, *s_two = w2 + two * width;
-    for (int64_t k = 0; k < width; k += LANES)
-      for (int r = 0; r < R; ++r) {
-        Vec a = load(rows[r].at + k), b = load(rows[r].squares + k), e = load(rows[r].variance + k);
-        acc[0][r][0] += a * load(w_one + k);
-        acc[0][r][1] += a * load(w_two + k);
-        acc[1][r][0] += b * load(v_one + k);
-        acc[1][r][1] += b * load(v_two + k);
-        acc[2][r][0] += e * load(s_one + k);
-        acc[2][r][1] += e * load(s_two + k);
-      }
+  // Of each of R rows and C channels, three sums over inputs [begin, end) go on: x w, x² v and (variance of x) w².
+  template <int R, int C>
+  INLINE void add_products(const Known* rows, int64_t j, int64_t begin, int64_t end, float* sums) const {
+    Vec acc[3][R][C];
     for (int r = 0; r < R; ++r)
-      for (int h = 0; h < 2; ++h) {
-        sums[r][h] = acc[0][r][h];
-        wides[r][h] = acc[1][r][h];
-        mores[r][h] = acc[2][r][h];
+      for (int h = 0; h < C; ++h)
+        for (int q = 0; q < 3; ++q) acc[q][r][h] = load(sums + ((r * c + j + h) * 3 + q) * LANES);
+    for (int64_t k = begin; k < end; k += LANES) {
+      Vec weight[C];
+      for (int h = 0; h < C; ++h) weight[h] = load(w + (j + h) * width + k);
+      for (int r = 0; r < R; ++r) {
+        Vec at = load(rows[r].at + k);
+        for (int h = 0; h < C; ++h) acc[0][r][h] += at * weight[h];
       }
+      for (int h = 0; h < C; ++h) weight[h] *= weight[h];
+      for (int r = 0; r < R; ++r) {
+        Vec variance = load(rows[r].variance + k);
+        for (int h = 0; h < C; ++h) acc[2][r][h] += variance * weight[h];
+      }
+      for (int h = 0; h < C; ++h) weight[h] = load(v + (j + h) * width + k);
+      for (int r = 0; r < R; ++r) {
+        Vec square = load(rows[r].squares + k);
+        for (int h = 0; h < C; ++h) acc[1][r][h] += square * weight[h];
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int h = 0; h < C; ++h)
+        for (int q = 0; q < 3; ++q) store(sums + ((r * c + j + h) * 3 + q) * LANES, acc[q][r][h]);
   }
 
-  // All that is said of some rows from `first` on, which share what is read of the weights. `buffer (R, 3, width)`.
+  template <int R>
+  INLINE void add_all_products(const Known* rows, int64_t begin, int64_t end, float* sums) const {
+    int64_t j = 0;
+    for (; j + 2 <= c; j += 2) add_products<R, 2>(rows, j, begin, end, sums);
+    if (j < c) add_products<R, 1>(rows, j, begin, end, sums);
+  }
+
+  // All that is said of R rows from `first` on, which share what is read of the weights. `buffer (R, 4, width)`,
+  // `sums (R, c, 3, LANES)`.
   template <bool L, int R>
-  void visit(int64_t first, float* buffer) const {
+  void visit(int64_t first, float* buffer, float* sums) const {
     Known rows[R];
     for (int q = 0; q < R; ++q) {
-      int64_t r = first + q;
-      float *at = x + r * width, *squares = x2 + r * width, *mean = buffer + q * 3 * width, *variance = mean + width,
-            *moved = variance + width;
-      for (int64_t k = 0; k < p; k += LANES) {
-        int64_t i = r * p + k, count = p - k;
-        Vec eta, lam;
-        of_x.sum(i, count, eta, lam);
-        Vec var = 1 / (lam + load(x_lam + i, count, 0)), m = (eta + load(x_eta + i, count, 0)) * var;
-        Vec inside = first_of(count) ? all(1) : Vec{};
-        var *= inside;
-        m *= inside;
-        Vec point = start ? load(start + i, count, 0) : m;
-        store(mean + k, m);
-        store(variance + k, var);
-        store(moved + k, m - point);
-        store(at + k, point);
-        store(squares + k, point * point);
+      float* own = buffer + q * 4 * width;
+      rows[q] = {x + (first + q) * width, own, own + width, own + 2 * width, own + 3 * width};
+    }
+    std::fill_n(sums, R * c * 3 * LANES, 0.0f);
+    for (int64_t begin = 0; begin < width; begin += BLOCK) {
+      int64_t end = std::min(width, begin + BLOCK);
+      for (int q = 0; q < R; ++q) see(first + q, rows[q], begin, std::min(p, end));
+      if constexpr (R == 4) {
+        int64_t j = 0;
+        for (; j + 2 <= c; j += 2)
+          for (int q = 0; q < R; q += 2) add_products<2, 2>(rows + q, j, begin, end, sums + q * c * 3 * LANES);
+        if (j < c)
+          for (int q = 0; q < R; q += 2) add_products<2, 1>(rows + q, j, begin, end, sums + q * c * 3 * LANES);
+      } else {
+        add_all_products<1>(rows, begin, end, sums);
       }
-      rows[q] = {at, squares, variance, mean, moved};
     }
-    Looked looked[R];
-    Vec sums[R][2], wides[R][2], mores[R][2];  // of two channels
-    for (int64_t j = 0; j < c; ++j) {
-      if (j % 2 == 0) products<R>(j, std::min<int64_t>(j + 1, c - 1), rows, sums, wides, mores);
-      for (int q = 0; q < R; ++q)
-        factor<L>(first + q, j, rows[q], sums[q][j % 2], wides[q][j % 2], mores[q][j % 2], looked[q]);
-    }
-    Looked of_row[R];
+    Looked looked[R], of_row[R];
+    for (int64_t j = 0; j < c; ++j)
+      for (int q = 0; q < R; ++q) factor<L>(first + q, j, rows[q], sums + (q * c + j) * 3 * LANES, looked[q]);
     for (int64_t k = 0; k < p; k += LANES) {
       Vec eta[R], lam[R];
       for (int q = 0; q < R; ++q) eta[q] = lam[q] = Vec{};
       for (int64_t j = 0; j < c; ++j) {
-        Vec weights = load(w + j * width + k), squared = load(w2 + j * width + k);
+        Vec weights = load(w + j * width + k), squared = weights * weights;
         for (int q = 0; q < R; ++q) {
           eta[q] += share[(first + q) * c + j] * weights;
           lam[q] += gain[(first + q) * c + j] * squared;
@@ -150,15 +154,34 @@ struct Inputs {
     }
   }
 
+  // What is known of row r, inputs [begin, end).
+  INLINE void see(int64_t r, const Known& row, int64_t begin, int64_t end) const {
+    for (int64_t k = begin; k < end; k += LANES) {
+      int64_t i = r * p + k, count = p - k;
+      Vec eta, lam;
+      of_x.sum(i, count, eta, lam);
+      Vec var = 1 / (lam + load(x_lam + i, count, 0)), m = (eta + load(x_eta + i, count, 0)) * var;
+      Vec inside = first_of(count) ? all(1) : Vec{};
+      var *= inside;
+      m *= inside;
+      Vec point = start ? load(start + i, count, 0) : m;
+      store(row.mean + k, m);
+      store(row.variance + k, var);
+      if (start) store(row.moved + k, m - point);
+      store(row.at + k, point);
+      store(row.squares + k, point * point);
+    }
+  }
+
   // Factor j of row r, from the products.
   template <bool L>
-  INLINE void factor(int64_t r, int64_t j, const Known& row, Vec sums, Vec wides, Vec mores, Looked& looked) const {
+  INLINE void factor(int64_t r, int64_t j, const Known& row, const float* sums, Looked& looked) const {
     Vec moves{};
     if (start)
       for (int64_t k = 0; k < width; k += LANES) moves += load(row.moved + k) * load(w + j * width + k);
     int64_t f = r * c + j;
-    float sum = sum_of(sums) + d[j], s = sum > 0 ? 1 : slope, step = sum_of(moves);
-    float of_params = s * s * (sum_of(wides) + vd[j]), of_rows = s * s * sum_of(mores);
+    float sum = sum_of(load(sums)) + d[j], s = sum > 0 ? 1 : slope, step = sum_of(moves);
+    float of_params = s * s * (sum_of(load(sums + LANES)) + vd[j]), of_rows = s * s * sum_of(load(sums + 2 * LANES));
     float mean_sum = sum + step, at_means = mean_sum > 0 ? mean_sum : slope * mean_sum;
     float value = s * mean_sum, off = measured.at(f), k = weight.at(f), sigma = noise.at(f);
     float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
@@ -181,13 +204,13 @@ struct Inputs {
     gain[f] = s * s * part * outside_lam;
   }
 
-  // Messages to the parameters of channels [j, j + C) and 2 x 8 inputs from k on.
+  // What 2 x 8 inputs from k on have to say to the weights of channels [j, j + C): into `eta` and `lam (16, c)`.
   template <int C>
-  INLINE void to_weights(int64_t j, int64_t k) const {
+  INLINE void sum_for_weights(int64_t j, int64_t k, float* eta_to, float* lam_to) const {
     Vec eta[C][2]{}, lam[C][2]{};
     for (int64_t r = 0; r < n; ++r) {
-      const float *a = x + r * width + k, *b = x2 + r * width + k;
-      Vec at[2] = {load(a), load(a + LANES)}, squares[2] = {load(b), load(b + LANES)};
+      const float* a = x + r * width + k;
+      Vec at[2] = {load(a), load(a + LANES)}, squares[2] = {at[0] * at[0], at[1] * at[1]};
       for (int q = 0; q < C; ++q) {
         Vec f = all(share[r * c + j + q]), g = all(gain[r * c + j + q]);
         for (int h = 0; h < 2; ++h) {
@@ -197,13 +220,27 @@ struct Inputs {
       }
     }
     for (int q = 0; q < C; ++q)
-      for (int h = 0; h < 2; ++h)
-        for (int64_t lane = 0, i = k + h * LANES; lane < LANES && i < p; ++lane, ++i) {
-          int64_t u = i * c + j + q;
-          float l = lam[q][h][lane], e = eta[q][h][lane] + l * w[(j + q) * width + i];
-          new_w_eta[u] = keep_w * w_eta[u] + (1 - keep_w) * e;
-          new_w_lam[u] = keep_w * w_lam[u] + (1 - keep_w) * l;
+      for (int h = 0; h < 2; ++h) {
+        eta[q][h] += lam[q][h] * load(w + (j + q) * width + k + h * LANES);
+        for (int64_t lane = 0; lane < LANES; ++lane) {
+          eta_to[(h * LANES + lane) * c + j + q] = eta[q][h][lane];
+          lam_to[(h * LANES + lane) * c + j + q] = lam[q][h][lane];
         }
+      }
+  }
+
+  // Messages to the weights of 2 x 8 inputs from k on. `sums (2, 16, c)`.
+  void to_weights(int64_t k, float* sums) const {
+    float *eta = sums, *lam = sums + 2 * LANES * c;
+    int64_t j = 0;
+    for (; j + 3 <= c; j += 3) sum_for_weights<3>(j, k, eta, lam);
+    for (; j < c; ++j) sum_for_weights<1>(j, k, eta, lam);
+    int64_t first = k * c, size = std::min<int64_t>(2 * LANES, p - k) * c;
+    for (int64_t i = 0; i < size; i += LANES) {
+      int64_t count = size - i;
+      store(new_w_eta + first + i, keep_w * load(w_eta + first + i, count, 0) + (1 - keep_w) * load(eta + i, count, 0), count);
+      store(new_w_lam + first + i, keep_w * load(w_lam + first + i, count, 0) + (1 - keep_w) * load(lam + i, count, 0), count);
+    }
   }
 
   void to_bias() const {
@@ -233,12 +270,12 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
   size_t at[5] = {REST};
   for (int q = 0; q < 4; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[5 + q]);
   int64_t c = args[D].element_count(), p = args[W].element_count() / c, n = args[Y].element_count() / c;
-  int64_t width = (p + 2 * LANES - 1) / (2 * LANES) * 2 * LANES;
+  int64_t lines = (p + 2 * LANES - 1) / (2 * LANES), width = (lines | 1) * 2 * LANES;
   bool moved = numbers[4] > 0 && args[START].element_count() > 0, looking = out.size() > 10;
   Room room;
-  float* of_w = room.take(3 * c * width);
-  for (int64_t j = 0; j < 3 * c; ++j) std::fill_n(of_w + j * width + p, width - p, 0.0f);
-  float *of_d = room.take(2 * c), *rows = room.take(2 * n * width), *sums = room.take(2 * n * c);
+  float* of_w = room.take(2 * c * width);
+  for (int64_t j = 0; j < 2 * c; ++j) std::fill_n(of_w + j * width + p, width - p, 0.0f);
+  float *of_d = room.take(2 * c), *rows = room.take(n * width), *sums = room.take(2 * n * c);
   std::vector<float> looks(2 * n * Looked::COUNT, 0.0f);
   Inputs a{n, p, c, width, slope, numbers[0], numbers[1], numbers[2], numbers[3], moved ? args.data(START) : nullptr,
            Inbound(args, at[0], at[1]), Inbound(args, at[1], at[2]), Inbound(args, at[2], at[3]),
@@ -246,31 +283,29 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
            args.data(D + 1), args.data(Y), args.data(Y + 1), args.data(OF_W), args.data(OF_X), args[MEASURED],
            args[NOISE], Blocks(args[WEIGHT], n * c), args.result(0), args.result(1), args.result(2), args.result(3),
            args.result(4), args.result(5), args.result(6), args.result(7), args.result(8), args.result(9), of_w,
-           of_w + c * width, of_w + 2 * c * width, of_d, of_d + c, rows, rows + n * width, sums, sums + n * c,
+           of_w + c * width, of_d, of_d + c, rows, sums, sums + n * c,
            looks.data()};
   int64_t tasks = std::min<int64_t>(16, std::max<int64_t>(1, p / 64));
   spread(pool, tasks, [&](int64_t t) { a.prepare(t * p / tasks, (t + 1) * p / tasks); });
-  int64_t groups = std::min<int64_t>(32, (n + 1) / 2);
+  int64_t groups = (n + ROWS - 1) / ROWS;
   spread(pool, groups, [&](int64_t t) {
     Room own;
-    float* buffer = own.take(6 * width, 0.0f);
-    int64_t begin = t * n / groups, end = (t + 1) * n / groups;
-    for (int64_t r = begin; r < end; ++r) {
-      std::fill_n(a.x + r * width + p, width - p, 0.0f);
-      std::fill_n(a.x2 + r * width + p, width - p, 0.0f);
-    }
-    int64_t r = begin;
-    for (; r + 2 <= end; r += 2) looking ? a.visit<true, 2>(r, buffer) : a.visit<false, 2>(r, buffer);
-    if (r < end) looking ? a.visit<true, 1>(r, buffer) : a.visit<false, 1>(r, buffer);
+    float *buffer = own.take(ROWS * 4 * width), *sums = own.take(ROWS * c * 3 * LANES);
+    int64_t begin = t * ROWS, end = std::min(n, begin + ROWS);
+    for (int64_t r = begin; r < end; ++r) std::fill_n(a.x + r * width + p, width - p, 0.0f);
+    for (int64_t r = 0; r < ROWS * 4; ++r) std::fill_n(buffer + r * width + p, width - p, 0.0f);
+    if (end - begin == ROWS)
+      looking ? a.visit<true, ROWS>(begin, buffer, sums) : a.visit<false, ROWS>(begin, buffer, sums);
+    else
+      for (int64_t r = begin; r < end; ++r)
+        looking ? a.visit<true, 1>(r, buffer, sums) : a.visit<false, 1>(r, buffer, sums);
   });
-  int64_t blocks = width / (2 * LANES);
+  int64_t blocks = (p + 2 * LANES - 1) / (2 * LANES);
   tasks = std::min<int64_t>(16, blocks);
   spread(pool, tasks, [&](int64_t t) {
-    for (int64_t b = t * blocks / tasks; b < (t + 1) * blocks / tasks; ++b) {
-      int64_t j = 0;
-      for (; j + 3 <= c; j += 3) a.to_weights<3>(j, b * 2 * LANES);
-      for (; j < c; ++j) a.to_weights<1>(j, b * 2 * LANES);
-    }
+    Room own;
+    float* buffer = own.take(4 * LANES * c);
+    for (int64_t b = t * blocks / tasks; b < (t + 1) * blocks / tasks; ++b) a.to_weights(b * 2 * LANES, buffer);
   });
   a.to_bias();
   if (looking) {

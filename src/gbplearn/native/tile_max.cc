@@ -21,10 +21,23 @@ struct Tiles {
   float damp_x, damp_y;
   float *x_eta, *x_lam, *y_eta, *y_lam;
 
+  // As is usual: one noise and one measurement for all, one weight for the channels of a tile, one array that x hears.
+  bool plain() const {
+    return noise.one && measured.one && weight.size % channels == 0 && x.more_eta.size() == 1;
+  }
+
+  // What x hears from outside. `P`: it is plain.
+  template <bool P>
+  INLINE void hear(int64_t at, int64_t count, Vec& eta, Vec& lam) const {
+    if (!P) return x.sum(at, count, eta, lam);
+    eta = x.one_eta + load(x.more_eta[0] + at, count, 0);
+    lam = x.one_lam + load(x.more_lam[0] + at, count, 1);
+  }
+
   // Eight channels of one tile, or `count` of them; `unit` and `corner` are where they lie in y and x. `S`: the size of a
-  // tile if it is known, else 0.
-  template <bool L, int S>
-  INLINE void tile(int64_t unit, int64_t corner, int64_t count, Looked* looked) const {
+  // tile if it is known, else 0; `weight_here`: of the tile, if it is plain.
+  template <bool L, int S, bool P>
+  INLINE void tile(int64_t unit, int64_t corner, int64_t count, Vec weight_here, Looked* looked) const {
     const int64_t k = S ? S : this->k, l = S ? S : this->l, down = width * channels;
     Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
     Mask place{};
@@ -34,7 +47,7 @@ struct Tiles {
       for (int64_t v = 0; v < l; ++v) {
         int64_t at = corner + u * down + v * channels;
         Vec outside_eta, outside_lam;
-        x.sum(at, count, outside_eta, outside_lam);
+        hear<P>(at, count, outside_eta, outside_lam);
         Vec mean = started ? load(start + at, count, 0)
                            : (outside_eta + load(old_x_eta + at, count, 0)) / (outside_lam + load(old_x_lam + at, count, 0));
         if (u + v == 0) {
@@ -49,10 +62,11 @@ struct Tiles {
         lam = larger ? outside_lam : lam;
         place = larger ? Mask{} + static_cast<int32_t>(u * l + v) : place;
       }
-    Vec off = measured.at(unit, count, 0), weigh = weight.at(unit, count, 1), var = noise.at(unit, count, 1);
-    Vec v_x = 1 / lam, gain = weigh / (var + weigh * v_x);
+    Vec off = P ? all(measured.at(0)) : measured.at(unit, count, 0), var = P ? all(noise.at(0)) : noise.at(unit, count, 1);
+    Vec weigh = P ? weight_here : weight.at(unit, count, 1);
+    Vec part = weigh / (var * lam + weigh), gain = part * lam;  // 1 / (sigma² / weight + 1 / lam)
     Vec old_eta = load(old_y_eta + unit, count, 0), old_lam = load(old_y_lam + unit, count, 0);
-    Vec answer = gain * (eta * v_x + off);
+    Vec answer = part * (eta + lam * off);
     Mask inside = first_of(count);
     store(y_eta + unit, damp_y * old_eta + (1 - damp_y) * answer, count);
     store(y_lam + unit, damp_y * old_lam + (1 - damp_y) * gain, count);
@@ -62,8 +76,8 @@ struct Tiles {
       looked[1].add_prior(mean, y.eta[0].at(unit, count, 0), y.lam[0].at(unit, count, 1), inside);
       looked[1].add_energy(off + best - mean, weigh, var, inside);
     }
-    Vec v_y = 1 / lam;
-    Vec full = weigh / (var + weigh * v_y), full_eta = full * (eta * v_y - off);
+    part = weigh / (var * lam + weigh);
+    Vec full = part * lam, full_eta = part * (eta - lam * off);
     lam = (1 - damp_x) * full;
     eta = (1 - damp_x) * full_eta;
 #pragma GCC unroll 2
@@ -90,19 +104,23 @@ struct Tiles {
   }
 
   // A row of tiles.
-  template <bool L, int S>
+  template <bool L, int S, bool P>
   void tiles(int64_t image, int64_t i, Looked* looked) const {
     int64_t w = width / l, unit = (image * (height / k) + i) * w * channels, corner = pixel(image, i * k, 0);
     for (int64_t j = 0; j < w; ++j, unit += channels, corner += l * channels) {
       int64_t c = 0;
-      for (; c + LANES <= channels; c += LANES) tile<L, S>(unit + c, corner + c, LANES, looked);
-      if (c < channels) tile<L, S>(unit + c, corner + c, channels - c, looked);
+      Vec here = all(weight.at(unit));
+      for (; c + LANES <= channels; c += LANES) tile<L, S, P>(unit + c, corner + c, LANES, here, looked);
+      if (c < channels) tile<L, S, P>(unit + c, corner + c, channels - c, here, looked);
     }
   }
 
   template <bool L>
   void row(int64_t image, int64_t i, Looked* looked) const {
-    k == 2 && l == 2 ? tiles<L, 2>(image, i, looked) : tiles<L, 0>(image, i, looked);
+    if (k == 2 && l == 2)
+      plain() ? tiles<L, 2, true>(image, i, looked) : tiles<L, 2, false>(image, i, looked);
+    else
+      tiles<L, 0, false>(image, i, looked);
     int64_t w = width / l;
     for (int64_t u = i * k; u < (i + 1) * k; ++u) clear(image, u, w * l);
     if (i + 1 == height / k)
