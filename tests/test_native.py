@@ -85,6 +85,16 @@ def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes,
     check_same(problem, options, monkeypatch)
 
 
+@needs_kernels
+def test_images_that_do_not_fit_a_block(monkeypatch):
+    """Rows of the margins are empty, and the others more than a task holds at once; so are the inputs of the last."""
+    rng = np.random.default_rng(4)
+    x = np.zeros((6, 28, 28, 1))
+    x[:, 9:20, 8:17] = rng.random((6, 11, 9, 1)) * (rng.random((6, 11, 9, 1)) < 0.7)
+    problem, options = problem_of(network(16, 5, 10), x, rng.integers(0, 10, 6), "pooled", there=5)
+    check_same(problem, options, monkeypatch)
+
+
 @pytest.mark.slow
 @needs_kernels
 @settings(max_examples=3, deadline=None)
