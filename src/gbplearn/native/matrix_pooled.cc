@@ -53,11 +53,13 @@ INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, con
     for (int j = 0; j < V; ++j) store(out + at[r] * width + j * LANES, acc[r][j]);
 }
 
-// For so many rows, six at a time: as many sums as there are registers.
+// For so many rows, as many at a time as there are registers for their sums.
 template <int V>
-INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, const int32_t* at, float* out) {
+INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, const int32_t* at,
+                     float* out) {
+  constexpr int MOST = 12 / V;
   int64_t r = 0;
-  for (; r + 6 <= count; r += 6) dot<6, V>(rows + r * p, p, w, width, at + r, out);
+  for (; r + MOST <= count; r += MOST) dot<MOST, V>(rows + r * p, p, w, width, at + r, out);
   for (; r + 3 <= count; r += 3) dot<3, V>(rows + r * p, p, w, width, at + r, out);
   for (; r < count; ++r) dot<1, V>(rows + r * p, p, w, width, at + r, out);
 }
@@ -75,8 +77,13 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
   const float *in_eta = P ? inbound.more_eta[0] : nullptr, *in_lam = P ? inbound.more_lam[0] : nullptr;
   const float keep_y = a.damp_y, keep_w = a.damp_w, slope = a.slope;
   const Vec one_eta = all(inbound.one_eta), one_lam = all(inbound.one_lam), noise_one = all(a.noise.at(0)), measured_one = all(a.measured.at(0));
-  for (int64_t r = 0; r < count; ++r) {
-    const Vec weight_row = all(a.weight.at((first + r) * a.c));
+  Vec weight_row{};
+  for (int64_t r = 0, changes = 0; r < count; ++r) {
+    if (P && r == changes) {
+      weight_row = all(a.weight.at((first + r) * a.c));
+      int64_t rows = a.weight.size / a.c;
+      changes = (((first + r) / rows) + 1) * rows - first;
+    }
     auto eight = [&](int64_t j, int64_t count) __attribute__((always_inline)) {
       int64_t i = (first + r) * a.c + j, at = r * a.width + j;
       Vec sum = load(block.sum + at) + load(a.d + j);
@@ -137,10 +144,13 @@ INLINE void back(const float* rows, int64_t p, int64_t count, const float* terms
     for (int j = 0; j < V; ++j) store(out + k * width + j * LANES, acc[k][j]);
 }
 
-// For all taps, five at a time: as many sums as there are registers.
+// For all taps, as many at a time as there are registers for their sums.
 template <int V>
-INLINE void all_back(const float* rows, int64_t p, int64_t count, const float* terms, const int32_t* at, float* out, int64_t width) {
+INLINE void all_back(const float* rows, int64_t p, int64_t count, const float* terms, const int32_t* at, float* out,
+                     int64_t width) {
+  constexpr int MOST = 10 / V;
   int64_t k = 0;
+  for (; k + MOST <= p; k += MOST) back<MOST, V>(rows + k, p, count, terms, at, out + k * width, width);
   for (; k + 5 <= p; k += 5) back<5, V>(rows + k, p, count, terms, at, out + k * width, width);
   for (; k < p; ++k) back<1, V>(rows + k, p, count, terms, at, out + k * width, width);
 }
@@ -157,6 +167,24 @@ INLINE void add_total(const float* rows, int64_t count, int64_t width, float* ou
   }
 }
 
+// Copies a row, and its squares. False if there is nothing in it: then the next one may take its place.
+INLINE bool take_row(const float* row, int64_t p, float* to, float* squares) {
+  Mask bits{};
+  auto eight = [&](int64_t k, int64_t count) __attribute__((always_inline)) {
+    Vec x = load(row + k, count, 0);
+    store(to + k, x, count);
+    store(squares + k, x * x, count);
+    bits |= x != 0;
+  };
+  int64_t k = 0;
+  for (; k + LANES <= p; k += LANES) eight(k, LANES);
+  if (k < p && p > LANES)
+    eight(p - LANES, LANES);  // some of them once more: quicker than a part of a vector
+  else if (k < p)
+    eight(k, p - k);
+  return some(bits);
+}
+
 template <int V, bool L, bool P>
 INLINE void task(const Pooled& a, int64_t t) {
   Looked looked;
@@ -165,24 +193,20 @@ INLINE void task(const Pooled& a, int64_t t) {
   const int64_t most = std::max<int64_t>(8, AT_A_TIME / a.width);
   Room room;
   Block block{room.take(most * a.width), room.take(most * a.width), room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f)};  // padding stays 0
-  float *rows = room.take(most * a.p + LANES), *squares = room.take(most * a.p + LANES);
+  float *rows = room.take(most * a.p), *squares = room.take(most * a.p);
   std::vector<int32_t> at(most);
   for (int64_t first = begin; first < end; first += most) {
     // Rows with nothing in them, as the margins of images often are, need no products.
     int64_t total = std::min(most, end - first), count = 0;
     for (int64_t r = 0; r < total; ++r) {
-      const float* row = a.rows + (first + r) * a.p;
-      if (any(row, a.p)) {
-        float *to = rows + count * a.p, *square = squares + count * a.p;
-        for (int64_t k = 0; k < a.p; k += LANES) {
-          Vec x = load(row + k, a.p - k, 0);
-          store(to + k, x);
-          store(square + k, x * x);
-        }
-        at[count++] = r;
+      at[count] = r;
+      if (take_row(a.rows + (first + r) * a.p, a.p, rows + count * a.p, squares + count * a.p)) {
+        ++count;
       } else {
-        std::fill_n(block.sum + r * a.width, a.width, 0.0f);
-        std::fill_n(block.wide + r * a.width, a.width, 0.0f);
+        for (int64_t j = r * a.width; j < (r + 1) * a.width; j += LANES) {
+          store(block.sum + j, Vec{});
+          store(block.wide + j, Vec{});
+        }
       }
     }
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
