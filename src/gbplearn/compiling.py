@@ -39,7 +39,7 @@ def lean_jit(function: Callable[..., Any], donate: int | None = None) -> Callabl
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        inside = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args))
+        inside = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args if donate is None else args[donate]))
         return function(*args) if inside else compiled()(*args)
 
     return call

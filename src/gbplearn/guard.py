@@ -30,8 +30,9 @@ from .gaussian import Gaussian
 from .look import Latest, nothing_seen
 from .options import Options
 from .problem import Problem, State, belief_mean, empty_state, with_known
-from .propagate import CHUNK, Enough, advance, fixed_order, is_large
+from .propagate import CHUNK, Enough, advance, is_large
 from .proximal import Values
+from .sweep import fixed_order
 
 NOTHING_BETTER = "none better than those at the start"
 _MORE_DAMPING = 0.7  # at least; steps that were damped before get a quarter of their length

@@ -6,17 +6,16 @@ import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .compiling import lean_jit, one_round, release_memory
+from .compiling import lean_jit, release_memory
 from .look import Latest, Visited, look, news
-from .native.visits import kernel_for
 from .options import Options
 from .problem import Problem, State
+from .sweep import fixed_order, pick, sweep
 from .visit import visit
 
 # Graphs with more edges than this are looked at every so many iterations only, and their visits are compiled apart.
@@ -31,12 +30,6 @@ CHUNK = 50
 def is_large(problem: Problem) -> bool:
     """Whether to look at residual and energy costs more than it is worth in every iteration."""
     return sum(g.edges for g in problem.groups) > LARGE
-
-
-def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
-    """The groups of one iteration, or None if the schedule picks them one by one."""
-    order = options.schedule.order(tuple(group.name for group in problem.groups))
-    return None if order is None else tuple(g for g in order if problem.groups[g].slots)
 
 
 def iterate(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
@@ -65,7 +58,7 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
 
     def picked(_, carry: tuple[State, Latest]) -> tuple[State, Latest]:
         state, latest = carry
-        state, chosen = _pick(state, options, latest.priority[jnp.asarray(active)])
+        state, chosen = pick(state, options, latest.priority[jnp.asarray(active)])
         return lax.switch(chosen, [partial(seen, g=g) for g in active], state, latest)
 
     state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
@@ -74,12 +67,6 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
     learnt = jnp.asarray([any(n in problem.parameters for n in g.variables) for g in problem.groups])
     settling = jnp.where(learnt, jnp.maximum(latest.settling, waiting), latest.settling)
     return state, latest._replace(residual=jnp.maximum(latest.residual, waiting), settling=settling)
-
-
-def _pick(state: State, options: Options, priority: Array) -> tuple[State, Array]:
-    """The next group, as a number into the active ones."""
-    key, draw = jax.random.split(state.key)
-    return eqx.tree_at(lambda s: s.key, state, key), options.schedule.pick(draw, priority)
 
 
 class Enough(NamedTuple):
@@ -124,30 +111,7 @@ run_in_place = partial(jax.jit, donate_argnums=(1,))(_run)
 @partial(jax.jit, donate_argnums=(1,))
 def _sweep_in_place(problem: Problem, state: State, options: Options, count: Array) -> State:
     """So many iterations of a large graph, without a look."""
-    problem = problem.with_known()
-    return lax.fori_loop(0, count, lambda _, state: _unseen(problem, state, options), state)
-
-
-def _unseen(problem: Problem, state: State, options: Options) -> State:
-    """One iteration without a look: in a fixed order, or one that is drawn blindly."""
-    order, active = fixed_order(problem, options), problem.active()
-    if order is not None:
-        for g in order:
-            state = _visit_apart(problem, state, options, g)
-        return state
-
-    def drawn(_, state: State) -> State:
-        state, chosen = _pick(state, options, jnp.zeros(len(active)))
-        return lax.switch(chosen, [lambda s, g=g: _visit_apart(problem, s, options, g) for g in active], state)
-
-    return lax.fori_loop(0, len(active), drawn, state)
-
-
-def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:
-    """A visit that is compiled apart from others."""
-    if jax.default_backend() != "cpu" or kernel_for(problem, options, g) is not None:
-        return visit(problem, state, options, g)[0]
-    return one_round(lambda s: visit(problem, s, options, g)[0], state, state.visits[g] < 0)
+    return sweep(problem.with_known(), state, options, count)
 
 
 @partial(lean_jit, donate=1)
@@ -160,7 +124,7 @@ def _look_in_place(problem: Problem, state: State, options: Options, latest: Lat
     if fixed_order(problem, options) is not None:
         return iterate(problem, state, options, latest)
     # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
-    state = _unseen(problem, state, options)
+    state = sweep(problem, state, options, jnp.ones((), jnp.int32))
     for g in problem.active():
         latest = look(problem, options, Visited(state, *visit(problem, state, options, g, looking=True)), latest, g)
     return state, latest
@@ -188,7 +152,7 @@ def advance(
         every = EVERY if enough.settled < 0 else EVERY_SETTLING
         count, compiled = min(every, limit - len(rows)), _programs()
         if count > 1:
-            state = _sweep_in_place(problem, state, options, jnp.asarray(count - 1))
+            state = _sweep_in_place(problem, state, options, np.int32(count - 1))
             if _programs() > compiled:
                 jax.block_until_ready(state)
                 release_memory()

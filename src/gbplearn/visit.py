@@ -12,6 +12,7 @@ from .group import Group, Slot
 from .linalg import add_all
 from .measurement import Linear
 from .messages import Edge, Pool, Pooled, general_messages, scalar_messages
+from .native.calls import Call, call
 from .native.visits import Looked, kernel_for
 from .noise_update import learn_noise
 from .options import Options
@@ -123,7 +124,7 @@ def _mix_pooled(old: Messages, new: Pooled, weight: Array) -> Messages:
 
 
 def visit(
-    problem: Problem, state: State, options: Options, g: int, looking: bool = False
+    problem: Problem, state: State, options: Options, g: int, looking: bool = False, call: Call = call
 ) -> tuple[State, list[Gaussian], Looked | None]:
     """Visit one group: relinearise, send its messages, damp, drop out.
 
@@ -133,7 +134,7 @@ def visit(
     group = problem.groups[g]
     kernel = kernel_for(problem, options, g) if state.points[g] is None else None
     if kernel is not None:
-        messages, proposed, looked = kernel(problem, state, options, g, looking)
+        messages, proposed, looked = kernel(problem, state, options, g, looking, call)
         return _after(state, g, messages, None, state.key, None), proposed, looked
     inbound, own, old = see(problem, state, g)
     seen = []

@@ -21,8 +21,9 @@ from ..look import nothing_seen
 from ..models import five_layer_denoiser, pairwise_denoiser, paper_classifier, single_layer_denoiser
 from ..network import Sequential
 from ..problem import Problem, empty_state, with_known
-from ..propagate import EVERY, Enough, advance, fixed_order
+from ..propagate import EVERY, Enough, advance
 from ..schedule import Damping
+from ..sweep import fixed_order
 
 Run = Callable[[int], None]  # so many rounds, to the end
 FRAME = (258, 454, 3)  # of the paper's video

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 # Measurements a factor at most: it was written, and measured, for few.
 _MOST_OUTPUTS = 32
+
+
+# `call`, or what writes down that a kernel is to be called (`chain.py`).
+Call = Callable[..., list[Array]]
 
 
 def call(

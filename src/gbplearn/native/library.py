@@ -18,6 +18,7 @@ HANDLERS = (
     "gbplearn_tile_max",
     "gbplearn_slices",
     "gbplearn_many_outputs",
+    "gbplearn_chain",
 )
 
 

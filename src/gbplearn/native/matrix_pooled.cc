@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "parallel.h"
+#include "step.h"
 
 namespace gbplearn {
 namespace {
@@ -30,7 +30,6 @@ struct Pooled {
   float damp_y, damp_w;
   const Inbound* inbound;
   float *eta, *lam, *new_reaction;
-  int64_t task_rows;
   float* parts;  // (tasks, 2, p + 1, width)
   float* looks;  // (tasks, COUNT)
 };
@@ -186,9 +185,8 @@ INLINE bool take_row(const float* row, int64_t p, float* to, float* squares) {
 }
 
 template <int V, bool L, bool P>
-INLINE void task(const Pooled& a, int64_t t) {
+INLINE void task(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
   Looked looked;
-  int64_t begin = t * a.task_rows, end = std::min(a.n, begin + a.task_rows);
   float *eta = a.parts + t * 2 * (a.p + 1) * a.width, *lam = eta + (a.p + 1) * a.width;
   const int64_t most = std::max<int64_t>(8, AT_A_TIME / a.width);
   Room room;
@@ -224,12 +222,13 @@ INLINE void task(const Pooled& a, int64_t t) {
   if constexpr (L) looked.write(a.looks + t * Looked::COUNT);
 }
 
-using Task = void (*)(const Pooled&, int64_t);
+// Rows [begin, end), as task t.
+using Task = void (*)(const Pooled&, int64_t begin, int64_t end, int64_t t);
 template <int V, bool L>
-void run(const Pooled& a, int64_t t) {
+void run(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
   const Pooled own = a;  // which nothing that is written can change
   bool plain = a.noise.one && a.measured.one && a.weight.size % a.c == 0 && a.inbound->more_eta.size() == 1;
-  plain ? task<V, L, true>(own, t) : task<V, L, false>(own, t);
+  plain ? task<V, L, true>(own, begin, end, t) : task<V, L, false>(own, begin, end, t);
 }
 
 // What is known of a variable before a visit.
@@ -254,53 +253,94 @@ Before beliefs(Room& room, const Arguments& args, size_t own, const Inbound& inb
   return {mean, variance};
 }
 
-}  // namespace
-
 // Arguments: rows (n, p); noise, measurements (F or 1), weight (F or fewer); reactions (F); numbers: how much is kept of
 // messages to w, d and y, how many arrays follow for each; the own messages (eta, lam) to w (p, c), d (c,), y (n, c); then
 // pairs of what each hears from outside. Results: the new messages, in that order; the reactions; and if it is there, a
 // look at y.
-ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  enum { ROWS, NOISE, MEASURED, WEIGHT, REACTION, NUMBERS, W, D = 8, Y = 10, REST = 12 };
-  enum { NEW_W, NEW_D = 2, NEW_Y = 4, NEW_REACTION = 6, LOOK };
-  Arguments args{in, out};
-  const float* numbers = args.data(NUMBERS);
-  size_t at[4] = {REST};
-  for (int q = 0; q < 3; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[3 + q]);
-  Inbound of_w(args, at[0], at[1]), of_d(args, at[1], at[2]), of_y(args, at[2], at[3]);
-  int64_t c = args[D].element_count(), p = args[W].element_count() / c, n = args[Y].element_count() / c;
-  int64_t tile = c <= LANES ? LANES : 2 * LANES, width = (c + tile - 1) / tile * tile;
-  Room room;
-  Before w = beliefs(room, args, W, of_w, p, c, width), d = beliefs(room, args, D, of_d, 1, c, width);
-  // Each task has its own sums, which must stay small beside the rows.
-  int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(32, n / width));
-  int64_t task_rows = (n + tasks - 1) / tasks;
-  tasks = (n + task_rows - 1) / task_rows;
-  float* parts = room.take(tasks * 2 * (p + 1) * width, 0.0f);
-  bool looking = out.size() > LOOK;
-  std::vector<float> looks(tasks * Looked::COUNT, 0.0f);
-  Pooled a{n, p, c, width, slope, args.data(ROWS), w.mean, w.variance, d.mean, d.variance, args[MEASURED], args[NOISE],
-           Blocks(args[WEIGHT], n * c), args.data(REACTION), args.data(Y), args.data(Y + 1), numbers[2], numbers[0], &of_y,
-           args.result(NEW_Y), args.result(NEW_Y + 1), args.result(NEW_REACTION), task_rows, parts, looks.data()};
-  Task work = tile == LANES ? (looking ? run<1, true> : run<1, false>) : (looking ? run<2, true> : run<2, false>);
-  spread(pool, tasks, [&](int64_t t) { work(a, t); });
-  int64_t size = (p + 1) * width;
-  for (int64_t t = 1; t < tasks; ++t)
-    for (int64_t i = 0; i < 2 * size; ++i) parts[i] += parts[t * 2 * size + i];
-  for (int64_t k = 0; k <= p; ++k) {
-    size_t own = k < p ? W : D, result = k < p ? NEW_W : NEW_D;
-    int64_t row = k < p ? k * c : 0;
-    const float* mean = k < p ? w.mean + k * width : d.mean;
-    const float *old_eta = args.data(own) + row, *old_lam = args.data(own + 1) + row;
-    float *new_eta = args.result(result) + row, *new_lam = args.result(result + 1) + row;
-    float keep = numbers[k < p ? 0 : 1];
-    for (int64_t j = 0; j < c; j += LANES) {
-      Vec lam = load(parts + size + k * width + j), eta = load(parts + k * width + j) + lam * load(mean + j);
-      store(new_eta + j, keep * load(old_eta + j, c - j, 0) + (1 - keep) * eta, c - j);
-      store(new_lam + j, keep * load(old_lam + j, c - j, 0) + (1 - keep) * lam, c - j);
-    }
+enum { ROWS, NOISE, MEASURED, WEIGHT, REACTION, NUMBERS, W, D = 8, Y = 10, REST = 12 };
+enum { NEW_W, NEW_D = 2, NEW_Y = 4, NEW_REACTION = 6, LOOK };
+
+int64_t channels(const Arguments& args) { return args[D].element_count(); }
+int64_t factor_rows(const Arguments& args) { return args[Y].element_count() / channels(args); }
+int64_t lanes(int64_t c) { return c <= LANES ? LANES : 2 * LANES; }
+int64_t padded(int64_t c) { return (c + lanes(c) - 1) / lanes(c) * lanes(c); }
+
+class MatrixPooledStep final : public Step {
+ public:
+  MatrixPooledStep(const Arguments& args, float slope, int64_t tasks, Room& room)
+      : args_(args), tasks_(tasks), c_(channels(args)), width_(padded(c_)) {
+    const float* numbers = args.data(NUMBERS);
+    size_t at[4] = {REST};
+    for (int q = 0; q < 3; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[3 + q]);
+    of_y_ = std::make_unique<Inbound>(args, at[2], at[3]);
+    p_ = args[W].element_count() / c_;
+    w_ = beliefs(room, args, W, Inbound(args, at[0], at[1]), p_, c_, width_);
+    d_ = beliefs(room, args, D, Inbound(args, at[1], at[2]), 1, c_, width_);
+    parts_ = room.take(tasks * 2 * (p_ + 1) * width_, 0.0f);
+    looking_ = args.results() > LOOK;
+    looks_.assign(tasks * Looked::COUNT, 0.0f);
+    int64_t n = factor_rows(args);
+    a_ = std::make_unique<Pooled>(Pooled{
+        n, p_, c_, width_, slope, args.data(ROWS), w_.mean, w_.variance, d_.mean, d_.variance, args[MEASURED],
+        args[NOISE], Blocks(args[WEIGHT], n * c_), args.data(REACTION), args.data(Y), args.data(Y + 1), numbers[2],
+        numbers[0], of_y_.get(), args.result(NEW_Y), args.result(NEW_Y + 1), args.result(NEW_REACTION), parts_,
+        looks_.data()});
+    work_ = lanes(c_) == LANES ? (looking_ ? run<1, true> : run<1, false>) : (looking_ ? run<2, true> : run<2, false>);
   }
-  if (looking) join_looks(looks, args.result(LOOK));
+
+  void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const override {
+    work_(*a_, begin * a_->n / pieces, end * a_->n / pieces, task);
+  }
+
+  // What the parameters hear.
+  void finish() override {
+    const float* numbers = args_.data(NUMBERS);
+    int64_t size = (p_ + 1) * width_;
+    for (int64_t t = 1; t < tasks_; ++t)
+      for (int64_t i = 0; i < 2 * size; ++i) parts_[i] += parts_[t * 2 * size + i];
+    for (int64_t k = 0; k <= p_; ++k) {
+      size_t own = k < p_ ? W : D, result = k < p_ ? NEW_W : NEW_D;
+      int64_t row = k < p_ ? k * c_ : 0;
+      const float* mean = k < p_ ? w_.mean + k * width_ : d_.mean;
+      const float *old_eta = args_.data(own) + row, *old_lam = args_.data(own + 1) + row;
+      float *new_eta = args_.result(result) + row, *new_lam = args_.result(result + 1) + row;
+      float keep = numbers[k < p_ ? 0 : 1];
+      for (int64_t j = 0; j < c_; j += LANES) {
+        Vec lam = load(parts_ + size + k * width_ + j), eta = load(parts_ + k * width_ + j) + lam * load(mean + j);
+        store(new_eta + j, keep * load(old_eta + j, c_ - j, 0) + (1 - keep) * eta, c_ - j);
+        store(new_lam + j, keep * load(old_lam + j, c_ - j, 0) + (1 - keep) * lam, c_ - j);
+      }
+    }
+    if (looking_) join_looks(looks_, args_.result(LOOK));
+  }
+
+ private:
+  Arguments args_;
+  int64_t tasks_, c_, width_, p_;
+  std::unique_ptr<Inbound> of_y_;
+  Before w_, d_;
+  float* parts_;
+  bool looking_;
+  std::vector<float> looks_;
+  std::unique_ptr<Pooled> a_;
+  Task work_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> matrix_pooled(const Arguments& args, float slope, int64_t tasks, Room& room) {
+  return std::make_unique<MatrixPooledStep>(args, slope, tasks, room);
+}
+
+ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  Arguments args{in, out};
+  int64_t n = factor_rows(args);
+  // Each task has its own sums, which must stay small beside the rows.
+  int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(32, n / padded(channels(args))));
+  Room room;
+  MatrixPooledStep step(args, slope, tasks, room);
+  spread(pool, tasks, [&](int64_t t) { step.visit(t, t + 1, tasks, t); });
+  step.finish();
   return ffi::Error::Success();
 }
 

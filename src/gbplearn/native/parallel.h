@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef __AVX2__
@@ -24,13 +25,25 @@ namespace ffi = xla::ffi;
 
 using Numbers = ffi::Buffer<ffi::F32>;
 
-// The arguments and results of a call, all float32, by number.
-struct Arguments {
-  ffi::RemainingArgs in;
-  ffi::RemainingRets out;
-  Numbers operator[](size_t i) const { return *in.get<Numbers>(i); }
-  const float* data(size_t i) const { return in.get<Numbers>(i)->typed_data(); }
-  float* result(size_t i) const { return (*out.get<Numbers>(i))->typed_data(); }
+// The arguments and results of a visit, all float32, by number: those of a call, or some of them.
+class Arguments {
+ public:
+  Arguments(ffi::RemainingArgs in, ffi::RemainingRets out) : in_(in), out_(out) {
+    for (size_t i = 0; i < in.size(); ++i) which_in_.push_back(i);
+    for (size_t i = 0; i < out.size(); ++i) which_out_.push_back(i);
+  }
+  Arguments(ffi::RemainingArgs in, ffi::RemainingRets out, std::vector<size_t> which_in, std::vector<size_t> which_out)
+      : in_(in), out_(out), which_in_(std::move(which_in)), which_out_(std::move(which_out)) {}
+  size_t size() const { return which_in_.size(); }
+  size_t results() const { return which_out_.size(); }
+  Numbers operator[](size_t i) const { return *in_.get<Numbers>(which_in_[i]); }
+  const float* data(size_t i) const { return in_.get<Numbers>(which_in_[i])->typed_data(); }
+  float* result(size_t i) const { return (*out_.get<Numbers>(which_out_[i]))->typed_data(); }
+
+ private:
+  ffi::RemainingArgs in_;
+  ffi::RemainingRets out_;
+  std::vector<size_t> which_in_, which_out_;
 };
 
 constexpr int LANES = 8;

@@ -365,9 +365,9 @@ void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
   int64_t most = std::max<int64_t>(2, factors / (8 * std::max<int64_t>(reach, PIECE)));
   int64_t tasks = std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)});
   Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, args[MEASURED],
-           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, args.in.size()), unknown, point,
+           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, args.size()), unknown, point,
            robust, threshold, tasks, {}};
-  if (args.out.size() > LOOK)
+  if (args.results() > LOOK)
     visit<V, true>(pool, a, args.result(LOOK), args.result(SWITCHED));
   else
     visit<V, false>(pool, a, nullptr, nullptr);

@@ -5,7 +5,7 @@
 //
 //   to y: lam = 1 / (sigma² / weight + v_x) , eta = lam (m_x + measured)
 //   to x: lam = 1 / (sigma² / weight + v_y) , eta = lam (m_y - measured)   (to other pixels: nothing)
-#include "parallel.h"
+#include "step.h"
 
 namespace gbplearn {
 namespace {
@@ -135,36 +135,61 @@ struct Tiles {
   }
 };
 
-}  // namespace
-
 // Arguments: old messages to x (B, H, W, C) and to y (B, h, w, C), noise, weight (F or 1), start of x, and numbers: the
-// damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then pairs of what else
-// x hears, and y.
+// damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then pairs
+// of what else x hears, and y.
 // Results: messages to x and y; and if they are there, looks at x and at y (without the prior of x, which has pixels
 // outside of all tiles, too).
-ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  auto image = args[0].dimensions(), tiles = args[2].dimensions();
+Tiles tiles_of(const Arguments& args) {
+  auto image = args[0].dimensions();
   const float* numbers = args.data(7);
   size_t middle = 9 + static_cast<size_t>(numbers[3]);
-  int64_t h = tiles[1];
-  Tiles a{image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]), Inbound(args, 9, middle),
-          Inbound(args, middle, in.size()), args.data(0), args.data(1), args.data(2), args.data(3), args[8], args[4],
-          Blocks(args[5], args[2].element_count()),
-          numbers[2] > 0, args.data(6), numbers[0], numbers[1], args.result(0), args.result(1), args.result(2),
-          args.result(3)};
-  int64_t rows = image[0] * h, tasks = std::min<int64_t>(32, rows);
-  bool looking = out.size() > 4;
-  std::vector<float> looks[2];
-  for (auto& part : looks) part.assign(tasks * Looked::COUNT, 0.0f);
-  spread(pool, tasks, [&](int64_t t) {
+  return {image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]),
+          Inbound(args, 9, middle), Inbound(args, middle, args.size()), args.data(0), args.data(1), args.data(2),
+          args.data(3), args[8], args[4], Blocks(args[5], args[2].element_count()), numbers[2] > 0, args.data(6),
+          numbers[0], numbers[1], args.result(0), args.result(1), args.result(2), args.result(3)};
+}
+
+class TileMaxStep final : public Step {
+ public:
+  TileMaxStep(const Arguments& args, int64_t tasks)
+      : args_(args), a_(tiles_of(args)), rows_(args[2].dimensions()[0] * args[2].dimensions()[1]),
+        looking_(args.results() > 4) {
+    for (auto& part : looks_) part.assign(tasks * Looked::COUNT, 0.0f);
+  }
+
+  void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const override {
     Looked looked[2];
-    const Tiles own = a;  // which nothing that is written can change
-    for (int64_t r = t * rows / tasks; r < (t + 1) * rows / tasks; ++r)
-      looking ? own.row<true>(r / h, r % h, looked) : own.row<false>(r / h, r % h, looked);
-    for (int q = 0; q < 2; ++q) looked[q].write(&looks[q][t * Looked::COUNT]);
-  });
-  for (int q = 0; looking && q < 2; ++q) join_looks(looks[q], args.result(4 + q));
+    const Tiles own = a_;  // which nothing that is written can change
+    int64_t h = own.height / own.k;
+    for (int64_t r = begin * rows_ / pieces; r < end * rows_ / pieces; ++r)
+      looking_ ? own.row<true>(r / h, r % h, looked) : own.row<false>(r / h, r % h, looked);
+    for (int q = 0; q < 2; ++q) looked[q].write(&looks_[q][task * Looked::COUNT]);
+  }
+
+  void finish() override {
+    for (int q = 0; looking_ && q < 2; ++q) join_looks(looks_[q], args_.result(4 + q));
+  }
+
+ private:
+  Arguments args_;
+  Tiles a_;
+  int64_t rows_;  // of tiles, in all images
+  bool looking_;
+  mutable std::vector<float> looks_[2];  // a part of them for each task
+};
+
+}  // namespace
+
+std::unique_ptr<Step> tile_max(const Arguments& args, int64_t tasks) { return std::make_unique<TileMaxStep>(args, tasks); }
+
+ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
+  Arguments args{in, out};
+  auto tiles = args[2].dimensions();
+  int64_t tasks = std::min<int64_t>(32, tiles[0] * tiles[1]);
+  TileMaxStep step(args, tasks);
+  spread(pool, tasks, [&](int64_t t) { step.visit(t, t + 1, tasks, t); });
+  step.finish();
   return ffi::Error::Success();
 }
 

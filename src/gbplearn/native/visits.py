@@ -16,7 +16,7 @@ from ..options import Options
 from ..problem import Messages, Problem, State
 from ..robust import Huber, Tukey
 from ..seen import Seen, means_of, parts_of, points_of, product, see, undamped
-from .calls import call
+from .calls import Call
 from .library import available
 
 
@@ -37,7 +37,7 @@ class Visited(NamedTuple):
     looked: Looked | None
 
 
-Kernel = Callable[[Problem, State, Options, int, bool], Visited]
+Kernel = Callable[[Problem, State, Options, int, bool, Call], Visited]
 
 
 # Rows, parameters, outputs: all unknown, rows known, parameters known.
@@ -67,7 +67,7 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
     kinds = [kind for kind, _ in group.arguments]
     form = _form(problem, group, problem.start)
     if isinstance(form, TileMaxForm) and kinds == ["slots", "slots"]:
-        return _tile_max if group.slots[0].edges.dense else None
+        return tile_max if group.slots[0].edges.dense else None
     if isinstance(form, MatrixForm) and kinds == _ALL_KNOWN:
         return _slices if _are_slices(group) else None
     if not isinstance(form, MatrixForm) or kinds not in _MATRIX_ARGUMENTS:
@@ -77,7 +77,7 @@ def kernel_for(problem: Problem, options: Options, g: int) -> Kernel | None:
         return None
     if len(many) > 1 and all(s.pooled for s in many):
         # One reaction for the parameters, one for the inputs, as layers have them.
-        return _matrix_pooled if [s.reaction for s in many] in ([0, 0], [0, 1, 1]) else None
+        return matrix_pooled if [s.reaction for s in many] in ([0, 0], [0, 1, 1]) else None
     each = not any(s.pooled or s.edges.injective for s in many)
     return _matrix_edges if each else None
 
@@ -151,7 +151,7 @@ def _looked(names: list[str], looked: list[Array]) -> Looked | None:
     return Looked({n: _change(x) for n, x in pairs}, {n: x[4] for n, x in pairs}, looked[0][3])
 
 
-def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
+def matrix_pooled(problem: Problem, state: State, options: Options, g: int, looking: bool, call: Call) -> Visited:
     """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`, `matrix_pooled_inputs.cc`."""
     group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
     names, count = [s.variable for s in slots], len(slots)
@@ -182,7 +182,7 @@ def _matrix_pooled(problem: Problem, state: State, options: Options, g: int, loo
     return Visited(out, proposed, _looked([names[-1], names[0]], results[2 * count + len(reactions) :]))
 
 
-def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
+def _matrix_edges(problem: Problem, state: State, options: Options, g: int, looking: bool, call: Call) -> Visited:
     """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
     group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
     (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
@@ -219,7 +219,7 @@ def _matrix_edges(problem: Problem, state: State, options: Options, g: int, look
     return Visited([out[s] for s in slots], [proposed[s] for s in slots], seen)
 
 
-def _tile_max(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
+def tile_max(problem: Problem, state: State, options: Options, g: int, looking: bool, call: Call) -> Visited:
     """See `tile_max.cc`."""
     group, messages = problem.groups[g], state.messages[g]
     form = _form(problem, group, problem.start)
@@ -298,7 +298,7 @@ def _are_slices(group: Group) -> bool:
     )
 
 
-def _slices(problem: Problem, state: State, options: Options, g: int, looking: bool) -> Visited:
+def _slices(problem: Problem, state: State, options: Options, g: int, looking: bool, call: Call) -> Visited:
     """See `slices.cc`."""
     group, messages, linear = problem.groups[g], state.messages[g], problem.frozen[g]
     found = [x for s in group.slots if (x := _slices_of(s)) is not None]

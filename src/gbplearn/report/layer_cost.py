@@ -11,8 +11,8 @@ import jax
 from ..graph import FactorGraph
 from ..inference import _options
 from ..problem import empty_state, with_known
-from ..propagate import fixed_order
 from ..schedule import Damping, Schedule
+from ..sweep import fixed_order
 from ..visit import visit
 
 _REPEATS = 7

@@ -1,0 +1,25 @@
+// Visits that can be made piece by piece, so that several follow each other on a piece while it is in the cache.
+#pragma once
+
+#include <memory>
+
+#include "parallel.h"
+
+namespace gbplearn {
+
+// A visit of a group whose factors lie piece by piece (image by image) one after the other, and touch no other piece but
+// through what `finish` alone writes.
+struct Step {
+  virtual ~Step() = default;
+  // Pieces [begin, end) of `pieces`, for this task: tasks run on any thread, but one of them on one. (A look sees the last
+  // call of each task.)
+  virtual void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const = 0;
+  // After all pieces.
+  virtual void finish() {}
+};
+
+// `tasks`: how many there will be; `room` must last as long as the step.
+std::unique_ptr<Step> matrix_pooled(const Arguments& args, float slope, int64_t tasks, Room& room);
+std::unique_ptr<Step> tile_max(const Arguments& args, int64_t tasks);
+
+}  // namespace gbplearn
