@@ -11,6 +11,9 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn import inference
+from gbplearn.layers.activation import find_activation
+from gbplearn.layers.dense import DenseKind
+from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.native import built
 from gbplearn.native.chain import Chain, common_pieces
 from gbplearn.problem import empty_state
@@ -42,6 +45,22 @@ def called(problem, options) -> str:
     return str(jax.make_jaxpr(lambda s, n: sweep(problem, s, options, n))(state, 2))
 
 
+def check_visits(problem, options, keep_points: bool = False):
+    """Some iterations are as many visits."""
+    order = fixed_order(problem, options)
+    assert order is not None
+    swept = jax.jit(lambda s, n: sweep(problem, s, options, n))
+    one = {g: jax.jit(lambda s, g=g: visit(problem, s, options, g)[0]) for g in problem.active()}
+    expected = start = empty_state(problem, jax.random.PRNGKey(0), keep_points)
+    for count in range(4):
+        got = swept(start, np.int32(count))
+        np.testing.assert_array_equal(got.visits, expected.visits)
+        for a, b in zip(jax.tree.leaves(got.messages), jax.tree.leaves(expected.messages)):
+            np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(float(np.abs(b).max()), 1e-2))
+        for g in order:
+            expected = one[g](expected)
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     "visits",
@@ -53,19 +72,51 @@ def test_one_call_is_one_visit_after_the_other(visits):
     if visits is not None:
         names = [problem.groups[g].name for g in visits]
         options = dataclasses.replace(options, schedule=gbp.Order(*names))
-    order = fixed_order(problem, options)
-    assert order is not None
     assert "gbplearn_chain" in called(problem, options)
-    swept = jax.jit(lambda s, n: sweep(problem, s, options, n))
-    one = [jax.jit(lambda s, g=g: visit(problem, s, options, g)[0]) for g in problem.active()]
-    expected = start = empty_state(problem, jax.random.PRNGKey(0), False)
-    for count in range(4):
-        got = swept(start, np.int32(count))
-        np.testing.assert_array_equal(got.visits, expected.visits)
-        for a, b in zip(jax.tree.leaves(got.messages), jax.tree.leaves(expected.messages)):
-            np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(float(np.abs(b).max()), 1e-2))
-        for g in order:
-            expected = one[problem.active().index(g)](expected)
+    check_visits(problem, options)
+
+
+def dense_layers(tied: bool, kind: str, names: tuple[str, ...] | None, pooled: bool = True, batch: int = 9):
+    """Two dense layers for the same images, with the same weights or their own, and max-pooling of these."""
+    rng, prior = np.random.default_rng(1), gbp.Gaussian.from_moments
+    graph = gbp.FactorGraph()
+    image = graph.variable("image", (batch, 4, 4, 3), prior=prior(0.0, 2.0))
+    small = graph.variable("small", (batch, 2, 2, 3), prior=prior(rng.standard_normal((batch, 2, 2, 3)), 0.3))
+    for i in range(2):
+        x = graph.variable(f"x{i}", (batch, 5))
+        graph.observe(f"x{i}", rng.standard_normal((batch, 5)))
+        if i == 0 or not tied:
+            w = graph.variable(f"w{i}", (5, 48), prior=prior(0.3 * rng.standard_normal((5, 48)), 0.5), kind=kind)
+            d = graph.variable(f"d{i}", (48,), prior=prior(0.0, 0.5), kind=kind)
+        graph.add(gbp.Factor(DenseKind(find_activation("leaky_relu")), (x, w, d, image), sigma=0.1, name=f"dense{i}"))
+    graph.add(gbp.Factor(MaxPoolKind((2, 2)), (image, small), sigma=0.1, name="pool"))
+    problem = graph.problem(None, "pooled").with_known()
+    schedule = None if names is None else gbp.Order(*names)
+    return problem, inference._options(graph, problem, gbp.Damping(0.8, 0.3), 0.0, schedule, 1)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["parameter", "activation"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "apart"])
+@pytest.mark.parametrize("names", [None, ("dense0", "pool", "dense0", "dense1")])
+def test_what_is_pooled_is_met_once(tied, kind, names):
+    problem, options = dense_layers(tied, kind, names)
+    assert common_pieces(problem, options, (0, 2)) == 9
+    assert common_pieces(problem, options, (0, 1)) == (0 if tied else 9)
+    assert common_pieces(problem, options, (0, 2, 0)) == 0
+    check_visits(problem, options)
+
+
+@needs_kernels
+def test_more_images_than_tasks():
+    check_visits(*dense_layers(tied=False, kind="parameter", names=None, batch=70))
+
+
+@needs_kernels
+def test_points_that_are_kept_are_left_to_xla():
+    """As a state has them that was reached with `relinearise=2`."""
+    problem, options = problem_of()
+    check_visits(problem, options, keep_points=True)
 
 
 @needs_kernels

@@ -29,7 +29,8 @@ _WORTH_KEEPING = 0.05
 def lean_jit(function: Callable[..., Any], donate: int | None = None) -> Callable[..., Any]:
     """`jax.jit` for programs that run now and then: cheap to compile where XLA has a way to.
 
-    `donate`: the argument whose buffers are given away.
+    Inside of another program it is a part of that one. `donate`: the argument whose buffers are given away; that it is
+    traced, or not, tells where we are.
     """
 
     @functools.cache

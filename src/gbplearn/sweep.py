@@ -34,9 +34,9 @@ def sweep(problem: Problem, state: State, options: Options, count: Array) -> Sta
     order = fixed_order(problem, options)
     if order is None:
         return lax.fori_loop(0, count, lambda _, state: _drawn(problem, state, options), state)
-    runs = _runs(problem, options, order)
+    runs = _runs(problem, state, options, order)
     # The last visits of an iteration and the first of the next one may go together: then a round begins with these.
-    turned = len(runs) > 1 and common_pieces(problem, options, (*runs[-1], *runs[0])) > 0
+    turned = len(runs) > 1 and _pieces(problem, state, options, (*runs[-1], *runs[0])) > 0
     last = runs.pop() if turned else ()
 
     def one_iteration(i: Array, state: State) -> State:
@@ -63,11 +63,17 @@ def _drawn(problem: Problem, state: State, options: Options) -> State:
     return lax.fori_loop(0, len(active), drawn, state)
 
 
-def _runs(problem: Problem, options: Options, order: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _pieces(problem: Problem, state: State, options: Options, run: tuple[int, ...]) -> int:
+    """Of visits in one call; 0 if they cannot be: where points of linearisation are kept no kernel makes them."""
+    kept = any(state.points[g] is not None for g in run)
+    return 0 if kept else common_pieces(problem, options, run)
+
+
+def _runs(problem: Problem, state: State, options: Options, order: tuple[int, ...]) -> list[tuple[int, ...]]:
     """An order in runs of visits, each of which one call can make."""
     runs: list[tuple[int, ...]] = []
     for g in order:
-        if runs and common_pieces(problem, options, (*runs[-1], g)):
+        if runs and _pieces(problem, state, options, (*runs[-1], g)):
             runs[-1] = (*runs[-1], g)
         else:
             runs.append((g,))
@@ -84,10 +90,11 @@ def _together(
     problem: Problem, state: State, options: Options, run: tuple[int, ...], made: Sequence[Array | bool]
 ) -> State:
     """Visits in one call, those that are to be made."""
-    chain = Chain(common_pieces(problem, options, run))
+    chain = Chain(_pieces(problem, state, options, run))
     for g, on in zip(run, made):
         after = visit(problem, state, options, g, call=chain.call)[0]
         state = eqx.tree_at(lambda s: s.visits, after, state.visits.at[g].add(jnp.asarray(on, state.visits.dtype)))
+    assert len(chain) == len(run)
     written = chain.run(jnp.stack([jnp.asarray(on, jnp.float32) for on in made]))
     return jax.tree.map(lambda leaf: next((new for old, new in written if old is leaf), leaf), state)
 

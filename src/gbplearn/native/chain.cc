@@ -1,14 +1,20 @@
 // Several visits in a row, piece by piece: each piece (an image) goes through all of them while it lies in the cache.
 //
 // All messages change in place, so that a visit finds what the ones before it have said, in this piece. That is the same
-// as one visit after the other, as they touch other pieces through their parameters alone, and these are read before the
-// first piece and written after the last.
+// as one visit after the other, as they touch other pieces through what is pooled alone: that is read before the first
+// piece, written after the last, and met by one of the visits only.
 #include "step.h"
 
 namespace gbplearn {
 namespace {
 
-enum { MATRIX_POOLED, TILE_MAX };
+enum { MATRIX_POOLED, TILE_MAX };  // as chain.py numbers them
+
+struct Planned {
+  int64_t kernel;
+  float slope;
+  Arguments args;
+};
 
 }  // namespace
 
@@ -22,7 +28,7 @@ ffi::Error Chain(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::Remain
   auto next = [&plan] { return static_cast<int64_t>(*plan++); };
   int64_t count = next(), pieces = next(), tasks = std::min<int64_t>(64, pieces);
   Room room;
-  std::vector<std::unique_ptr<Step>> steps;
+  std::vector<Planned> visits;
   for (int64_t s = 0; s < count; ++s) {
     int64_t kernel = next();
     float slope = *plan++;
@@ -30,9 +36,12 @@ ffi::Error Chain(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::Remain
     for (size_t& i : which_in) i = next();
     for (size_t& i : which_out) i = next();
     if (made[s] == 0) continue;
-    Arguments own(in, out, std::move(which_in), std::move(which_out));
-    steps.push_back(kernel == TILE_MAX ? tile_max(own, tasks) : matrix_pooled(own, slope, tasks, room));
+    visits.push_back({kernel, slope, Arguments(in, out, std::move(which_in), std::move(which_out))});
+    if (kernel == MATRIX_POOLED) tasks = std::min(tasks, most_tasks(visits.back().args));
   }
+  std::vector<std::unique_ptr<Step>> steps;
+  for (const Planned& v : visits)
+    steps.push_back(v.kernel == MATRIX_POOLED ? matrix_pooled(v.args, v.slope, tasks, room) : tile_max(v.args, tasks));
   spread(pool, tasks, [&](int64_t t) {
     for (int64_t i = t * pieces / tasks; i < (t + 1) * pieces / tasks; ++i)
       for (auto& step : steps) step->visit(i, i + 1, pieces, t);

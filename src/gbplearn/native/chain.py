@@ -10,8 +10,9 @@ from ..problem import Problem
 from .calls import call
 from .visits import kernel_for, matrix_pooled, tile_max
 
+# As `chain.cc` numbers them.
 _KERNELS = {"gbplearn_matrix_pooled": 0, "gbplearn_tile_max": 1}
-# Threads share the pieces out: with fewer some would have nothing to do.
+# Threads share the pieces out: with few of them visits one by one keep more threads busy.
 _FEWEST_PIECES = 8
 
 
@@ -26,11 +27,12 @@ def _shared(problem: Problem, options: Options, g: int) -> str | None:
 def common_pieces(problem: Problem, options: Options, visits: tuple[int, ...]) -> int:
     """In how many pieces these groups can be visited in one call; 0: not at all.
 
-    Their kernels go through the images of one variable, and no parameters are met twice: these are read at the start.
+    Their kernels go through the images of one variable. Whatever else is pooled, as parameters are, is read before the
+    first image and written after the last: it may be met only once.
     """
     name, *others = {_shared(problem, options, g) for g in visits}
-    learnt = [g for g in visits if any(n in problem.parameters for n in problem.groups[g].variables)]
-    if name is None or others or len(set(learnt)) < len(learnt):
+    met = [s.variable for g in visits for s in problem.groups[g].slots if s.pooled]
+    if name is None or others or len(set(met)) < len(met):
         return 0
     pieces = problem.prior[name].shape[0]
     return pieces if pieces >= _FEWEST_PIECES else 0
@@ -70,6 +72,9 @@ class Chain:
         inputs = [i + 2 for i in places]
         self._steps.append([_KERNELS[name], slope, len(inputs), len(results), *inputs, *results])
         return [args[i] for i in given]
+
+    def __len__(self) -> int:
+        return len(self._steps)
 
     def run(self, made: Array) -> list[tuple[Array, Array]]:
         """Make the visits, those for which `made` is not 0. **Returns:** what was written, before and after."""

@@ -190,7 +190,9 @@ INLINE void task(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
   float *eta = a.parts + t * 2 * (a.p + 1) * a.width, *lam = eta + (a.p + 1) * a.width;
   const int64_t most = std::max<int64_t>(8, AT_A_TIME / a.width);
   Room room;
-  Block block{room.take(most * a.width), room.take(most * a.width), room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f)};  // padding stays 0
+  // Cleared: vectors of padding are read, but not written.
+  Block block{room.take(most * a.width), room.take(most * a.width),
+              room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f)};
   float *rows = room.take(most * a.p), *squares = room.take(most * a.p);
   std::vector<int32_t> at(most);
   for (int64_t first = begin; first < end; first += most) {
@@ -332,11 +334,13 @@ std::unique_ptr<Step> matrix_pooled(const Arguments& args, float slope, int64_t 
   return std::make_unique<MatrixPooledStep>(args, slope, tasks, room);
 }
 
+int64_t most_tasks(const Arguments& args) {
+  return std::max<int64_t>(1, factor_rows(args) / padded(channels(args)));
+}
+
 ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
-  int64_t n = factor_rows(args);
-  // Each task has its own sums, which must stay small beside the rows.
-  int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(32, n / padded(channels(args))));
+  int64_t tasks = std::min<int64_t>(32, most_tasks(args));
   Room room;
   MatrixPooledStep step(args, slope, tasks, room);
   spread(pool, tasks, [&](int64_t t) { step.visit(t, t + 1, tasks, t); });

@@ -1,11 +1,13 @@
 // Factors y - g(x w + d) with pooled messages where x, too, is a variable. The update is that of matrix_pooled.cc; here
 // rows are few and long, so vectors run along the inputs.
+#include <type_traits>
+
 #include "parallel.h"
 
 namespace gbplearn {
 namespace {
 
-constexpr int ROWS = 4;         // that are visited together
+constexpr int ROWS = 4;         // that are visited together: an even number
 constexpr int64_t BLOCK = 192;  // inputs, so that what is known of them stays in the first cache
 
 // A pooled message from its sums, damped: of J share and of J² / S, where the belief had this mean.
@@ -89,11 +91,17 @@ struct Inputs {
         for (int q = 0; q < 3; ++q) store(sums + ((r * c + j + h) * 3 + q) * LANES, acc[q][r][h]);
   }
 
+  // The same for all channels, and R rows two by two (or one).
   template <int R>
   INLINE void add_all_products(const Known* rows, int64_t begin, int64_t end, float* sums) const {
+    constexpr int AT_ONCE = R == 1 ? 1 : 2;
+    auto add = [&](int64_t j, auto channels) __attribute__((always_inline)) {
+      for (int q = 0; q < R; q += AT_ONCE)
+        add_products<AT_ONCE, decltype(channels)::value>(rows + q, j, begin, end, sums + q * c * 3 * LANES);
+    };
     int64_t j = 0;
-    for (; j + 2 <= c; j += 2) add_products<R, 2>(rows, j, begin, end, sums);
-    if (j < c) add_products<R, 1>(rows, j, begin, end, sums);
+    for (; j + 2 <= c; j += 2) add(j, std::integral_constant<int, 2>());
+    if (j < c) add(j, std::integral_constant<int, 1>());
   }
 
   // All that is said of R rows from `first` on, which share what is read of the weights. `buffer (R, 4, width)`,
@@ -109,15 +117,7 @@ struct Inputs {
     for (int64_t begin = 0; begin < width; begin += BLOCK) {
       int64_t end = std::min(width, begin + BLOCK);
       for (int q = 0; q < R; ++q) see(first + q, rows[q], begin, std::min(p, end));
-      if constexpr (R == 4) {
-        int64_t j = 0;
-        for (; j + 2 <= c; j += 2)
-          for (int q = 0; q < R; q += 2) add_products<2, 2>(rows + q, j, begin, end, sums + q * c * 3 * LANES);
-        if (j < c)
-          for (int q = 0; q < R; q += 2) add_products<2, 1>(rows + q, j, begin, end, sums + q * c * 3 * LANES);
-      } else {
-        add_all_products<1>(rows, begin, end, sums);
-      }
+      add_all_products<R>(rows, begin, end, sums);
     }
     Looked looked[R], of_row[R];
     for (int64_t j = 0; j < c; ++j)

@@ -18,7 +18,8 @@ struct Step {
   virtual void finish() {}
 };
 
-// `tasks`: how many there will be; `room` must last as long as the step.
+// `most_tasks`: each has its own sums, which must stay small beside the rows. `tasks`: how many there will be; `room` must last as long as the step.
+int64_t most_tasks(const Arguments& matrix_pooled);
 std::unique_ptr<Step> matrix_pooled(const Arguments& args, float slope, int64_t tasks, Room& room);
 std::unique_ptr<Step> tile_max(const Arguments& args, int64_t tasks);
 
