@@ -20,7 +20,7 @@ SCALING_RUNS = 3
 
 
 def scaling_table(report: dict) -> str:
-    """CPU microseconds a factor, and against the cheapest of its row."""
+    """CPU milliseconds an iteration; and of a factor, against the smallest size."""
     out = ["| | CPU ms an iteration | CPU time a factor, against the first |", "|---|---|---|"]
     for kind in ("batch", "filters"):
         rows = {int(n.split("-")[1]): r["CPU ms an iteration"] for n, r in report.items() if n.startswith(f"{kind}-")}

@@ -270,6 +270,7 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
   size_t at[5] = {REST};
   for (int q = 0; q < 4; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[5 + q]);
   int64_t c = args[D].element_count(), p = args[W].element_count() / c, n = args[Y].element_count() / c;
+  // An odd number of cache lines: else rows would lie at distances that share few places of the first cache.
   int64_t lines = (p + 2 * LANES - 1) / (2 * LANES), width = (lines | 1) * 2 * LANES;
   bool moved = numbers[4] > 0 && args[START].element_count() > 0, looking = out.size() > 10;
   Room room;
@@ -300,12 +301,11 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
       for (int64_t r = begin; r < end; ++r)
         looking ? a.visit<true, 1>(r, buffer, sums) : a.visit<false, 1>(r, buffer, sums);
   });
-  int64_t blocks = (p + 2 * LANES - 1) / (2 * LANES);
-  tasks = std::min<int64_t>(16, blocks);
+  tasks = std::min<int64_t>(16, lines);
   spread(pool, tasks, [&](int64_t t) {
     Room own;
     float* buffer = own.take(4 * LANES * c);
-    for (int64_t b = t * blocks / tasks; b < (t + 1) * blocks / tasks; ++b) a.to_weights(b * 2 * LANES, buffer);
+    for (int64_t b = t * lines / tasks; b < (t + 1) * lines / tasks; ++b) a.to_weights(b * 2 * LANES, buffer);
   });
   a.to_bias();
   if (looking) {
