@@ -17,6 +17,7 @@
 namespace gbplearn {
 namespace {
 
+constexpr int MOST_REGISTERS = 12;       // for sums
 constexpr int64_t AT_A_TIME = 1536;  // factors, so that what is known of them stays in the first cache
 
 struct Pooled {
@@ -34,9 +35,9 @@ struct Pooled {
   float* looks;  // (tasks, COUNT)
 };
 
-// R rows from `rows` on, times V vectors of channels: sums over the taps, written where the rows belong.
+// R rows from `rows` on, times V vectors of channels: sums over the taps.
 template <int R, int V>
-INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, const int32_t* at, float* out) {
+INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, float* out) {
   Vec acc[R][V];
   for (auto& row : acc)
     for (Vec& v : row) v = Vec{};
@@ -49,23 +50,20 @@ INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, con
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int j = 0; j < V; ++j) store(out + at[r] * width + j * LANES, acc[r][j]);
+    for (int j = 0; j < V; ++j) store(out + r * width + j * LANES, acc[r][j]);
 }
 
-// For so many rows, as many at a time as there are registers for their sums.
+// For so many rows, as many at a time as there are registers for their sums; the last may be some too many.
 template <int V>
-INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, const int32_t* at,
-                     float* out) {
-  constexpr int MOST = 12 / V;
-  int64_t r = 0;
-  for (; r + MOST <= count; r += MOST) dot<MOST, V>(rows + r * p, p, w, width, at + r, out);
-  for (; r + 3 <= count; r += 3) dot<3, V>(rows + r * p, p, w, width, at + r, out);
-  for (; r < count; ++r) dot<1, V>(rows + r * p, p, w, width, at + r, out);
+INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, float* out) {
+  constexpr int MOST = MOST_REGISTERS / V;
+  for (int64_t r = 0; r < count; r += MOST) dot<MOST, V>(rows + r * p, p, w, width, out + r * width);
 }
 
 // What a task knows of some rows in a row: sums rows w and rows² v, then -s share and s² / S; `(rows, width)` each.
 struct Block {
   float *sum, *wide, *share, *gain;
+  const int32_t* where;
 };
 
 // Messages to y of `count` rows from `first` on. `P`: all have the same noise and measurement, those of a row one weight,
@@ -84,11 +82,11 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
       changes = (((first + r) / rows) + 1) * rows - first;
     }
     auto eight = [&](int64_t j, int64_t count) __attribute__((always_inline)) {
-      int64_t i = (first + r) * a.c + j, at = r * a.width + j;
-      Vec sum = load(block.sum + at) + load(a.d + j);
+      int64_t i = (first + r) * a.c + j, at = r * a.width + j, from = block.where[r] * a.width + j;
+      Vec sum = load(block.sum + from) + load(a.d + j);
       Vec s = sum > 0 ? all(1) : all(slope);
       Vec s2 = s * s;
-      Vec spread = s2 * (load(block.wide + at) + load(a.vd + j));
+      Vec spread = s2 * (load(block.wide + from) + load(a.vd + j));
       Vec back_w = load(a.reaction + i, count, 0);
       Vec measured = P ? measured_one : a.measured.at(i, count, 0), noise = P ? noise_one : a.noise.at(i, count, 1);
       Vec k = P ? weight_row : a.weight.at(i, count, 1);
@@ -166,22 +164,38 @@ INLINE void add_total(const float* rows, int64_t count, int64_t width, float* ou
   }
 }
 
-// Copies a row, and its squares. False if there is nothing in it: then the next one may take its place.
-INLINE bool take_row(const float* row, int64_t p, float* to, float* squares) {
-  Mask bits{};
-  auto eight = [&](int64_t k, int64_t count) __attribute__((always_inline)) {
-    Vec x = load(row + k, count, 0);
-    store(to + k, x, count);
-    store(squares + k, x * x, count);
-    bits |= x != 0;
-  };
+// Calls `eight(k, count)` for the vectors of `p` numbers; the last may have some of them once more, which is quicker than a
+// part of a vector.
+template <class Eight>
+INLINE void over(int64_t p, const Eight& eight) {
   int64_t k = 0;
   for (; k + LANES <= p; k += LANES) eight(k, LANES);
-  if (k < p && p > LANES)
-    eight(p - LANES, LANES);  // some of them once more: quicker than a part of a vector
-  else if (k < p)
-    eight(k, p - k);
-  return some(bits);
+  if (k < p) p > LANES ? eight(p - LANES, LANES) : eight(k, p - k);
+}
+
+// Copies the rows that have anything in them, one after the other, and their squares. `at` says which they are, and `where`
+// of all where they are; `nowhere` for the others, which are many in the margins of images, and need no products.
+INLINE int64_t take_rows(const float* from, int64_t p, int64_t total, float* rows, float* squares, int32_t* at,
+                         int32_t* where, int32_t nowhere) {
+  int32_t count = 0;
+  for (int32_t r = 0; r < total; ++r, from += p) {
+    float* to = rows + count * p;
+    Mask bits{};
+    over(p, [&](int64_t k, int64_t n) __attribute__((always_inline)) {
+      Vec x = load(from + k, n, 0);
+      store(to + k, x, n);
+      bits |= reinterpret_cast<Mask>(x);
+    });
+    bool full = some(bits);
+    at[count] = r;
+    where[r] = full ? count : nowhere;
+    count += full;  // else the next one takes its place
+  }
+  over(count * p, [&](int64_t k, int64_t n) __attribute__((always_inline)) {
+    Vec x = load(rows + k, n, 0);
+    store(squares + k, x * x, n);
+  });
+  return count;
 }
 
 template <int V, bool L, bool P>
@@ -190,28 +204,21 @@ INLINE void task(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
   float *eta = a.parts + t * 2 * (a.p + 1) * a.width, *lam = eta + (a.p + 1) * a.width;
   const int64_t most = std::max<int64_t>(8, AT_A_TIME / a.width);
   Room room;
+  // Room for rows that are too many (see `all_dots`), and one for all that have nothing in them.
+  const int64_t more = most + MOST_REGISTERS, nowhere = more;
+  std::vector<int32_t> at(most), where(most);
   // Cleared: vectors of padding are read, but not written.
-  Block block{room.take(most * a.width), room.take(most * a.width),
-              room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f)};
-  float *rows = room.take(most * a.p), *squares = room.take(most * a.p);
-  std::vector<int32_t> at(most);
+  Block block{room.take((more + 1) * a.width), room.take((more + 1) * a.width),
+              room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f), where.data()};
+  std::fill_n(block.sum + nowhere * a.width, a.width, 0.0f);
+  std::fill_n(block.wide + nowhere * a.width, a.width, 0.0f);
+  float *rows = room.take(more * a.p), *squares = room.take(more * a.p);
   for (int64_t first = begin; first < end; first += most) {
-    // Rows with nothing in them, as the margins of images often are, need no products.
-    int64_t total = std::min(most, end - first), count = 0;
-    for (int64_t r = 0; r < total; ++r) {
-      at[count] = r;
-      if (take_row(a.rows + (first + r) * a.p, a.p, rows + count * a.p, squares + count * a.p)) {
-        ++count;
-      } else {
-        for (int64_t j = r * a.width; j < (r + 1) * a.width; j += LANES) {
-          store(block.sum + j, Vec{});
-          store(block.wide + j, Vec{});
-        }
-      }
-    }
+    int64_t total = std::min(most, end - first);
+    int64_t count = take_rows(a.rows + first * a.p, a.p, total, rows, squares, at.data(), where.data(), nowhere);
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
-      all_dots<V>(rows, a.p, count, a.w + c0, a.width, at.data(), block.sum + c0);
-      all_dots<V>(squares, a.p, count, a.v + c0, a.width, at.data(), block.wide + c0);
+      all_dots<V>(rows, a.p, count, a.w + c0, a.width, block.sum + c0);
+      all_dots<V>(squares, a.p, count, a.v + c0, a.width, block.wide + c0);
     }
     factors<L, P>(a, first, total, block, looked);
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
