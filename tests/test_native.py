@@ -17,7 +17,9 @@ from gbplearn.layers.activation import linear
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.look import nothing_seen
+from gbplearn.messages import Edge
 from gbplearn.native import available, built, library
+from gbplearn.native.calls import many_outputs, takes_many_outputs
 from gbplearn.native.visits import kernel_for
 from gbplearn.problem import empty_state
 from gbplearn.propagate import iterate
@@ -154,6 +156,53 @@ def test_one_edge_that_knows_nearly_everything(monkeypatch):
             for got, expected in zip((u.each, u.pooled), (v.each, v.pooled)):
                 if got is not None:
                     np.testing.assert_allclose(got.lam, expected.lam, rtol=1e-5)
+
+
+@needs_kernels
+@given(factors=st.integers(1, 9), outputs=st.integers(1, 5), shared=st.booleans(), seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_several_measurements_a_factor(factors, outputs, shared, seed):
+    """Against a dense solve without each edge, for cavities from precise to all but unknown, and weights of 0."""
+    rng, sizes = np.random.default_rng(seed), (2, 3)
+    count = 1 if shared else factors
+    jacobians = [rng.standard_normal((count, n, outputs, 1)).astype("f") for n in sizes]
+    points = [rng.standard_normal((count, n, 1)).astype("f") for n in sizes]
+    lam = [(10 ** rng.uniform(-6, 3, (factors, n))).astype("f") for n in sizes]
+    eta = [(k * rng.standard_normal(k.shape)).astype("f") for k in lam]
+    residual = rng.standard_normal((factors, outputs)).astype("f")
+    covariance = np.broadcast_to(0.1 * np.eye(outputs, dtype="f"), (factors, outputs, outputs))
+    weights = np.broadcast_to(rng.integers(0, 3, (factors, 1)), residual.shape).astype("f")
+    edges = [
+        Edge(
+            jnp.asarray(j),
+            gbp.Gaussian(jnp.asarray(e)[..., None], jnp.asarray(k)[..., None, None]),
+            jnp.asarray(p),
+            True,
+        )
+        for j, e, k, p in zip(jacobians, eta, lam, points)
+    ]
+    assert takes_many_outputs(edges, jnp.asarray(residual))
+    found = jax.jit(lambda *args: many_outputs(edges, *args))(*map(jnp.asarray, (residual, covariance, weights)))
+
+    columns, starts = (
+        np.concatenate([np.broadcast_to(x, (factors, *x.shape[1:])) for x in xs], 1).astype(float)
+        for xs in (jacobians, points)
+    )
+    variance = 1 / np.concatenate(lam, 1).astype(float)
+    off = np.concatenate(eta, 1) * variance - starts[..., 0]
+    for f in range(factors):
+        for i in range(sum(sizes)):
+            j, others = columns[f, i, :, 0], [o for o in range(sum(sizes)) if o != i]
+            around = columns[f, others, :, 0].T
+            # Precision of the measurement once the others are marginalised; a weight of 0 leaves none.
+            w = float(weights[f, 0])
+            total = 0.1 * np.eye(outputs) + w * around @ np.diag(variance[f, others]) @ around.T
+            gain = w * np.linalg.solve(total, j)
+            rest = residual[f] - around @ off[f, others] + j * starts[f, i, 0]
+            slot, e = (0, i) if i < sizes[0] else (1, i - sizes[0])
+            scale = max(abs(gain) @ abs(rest), 1e-6)
+            np.testing.assert_allclose(found[slot][1][f, e], gain @ j, rtol=1e-5, atol=1e-9)
+            np.testing.assert_allclose(found[slot][0][f, e], gain @ rest, rtol=0, atol=1e-5 * scale)
 
 
 @needs_kernels

@@ -3,16 +3,28 @@
 //   S = Sy + sum_j J_j v_j J_j' ,   R = y - h(x0) - sum_j J_j (m_j - x0_j)
 //   u_i = S^-1 J_i ,   s_i = J_i' u_i ,   lam_i = s_i / (1 - v_i s_i) ,   eta_i = u_i' R / (1 - v_i s_i) + lam_i m_i
 //
-// where v_i s_i <= 1/2. Leverages v_i s_i sum to less than M, so fewer than 2 M edges lie above: for these S is summed
-// again without them.
+// where v_i s_i <= MOST_LEVERAGE: beyond it 1 - v_i s_i would lose digits. As leverages v_i s_i sum to less than M, few
+// edges lie above: for these S is summed again without them.
 #include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "parallel.h"
 
 namespace gbplearn {
 namespace {
+
+constexpr double MOST_LEVERAGE = 0.9;
+constexpr int64_t WORTH_A_TASK = 1 << 18;  // multiplications: fewer take less time than to wake another thread
+
+// One number each of so many factors, which are computed side by side.
+constexpr int FACTORS = 4;
+typedef double Reals __attribute__((vector_size(8 * FACTORS)));
+typedef int64_t Where __attribute__((vector_size(8 * FACTORS)));
+
+INLINE Reals inverse_root(Reals x) {
+  for (int q = 0; q < FACTORS; ++q) x[q] = std::sqrt(x[q]);
+  return 1.0 / x;
+}
 
 // One edge set: Jacobians (F or 1, n, M), cavities (F, n), linearisation points (F or 1, n), and its results.
 struct Slot {
@@ -22,64 +34,98 @@ struct Slot {
   float *new_eta, *new_lam;
 };
 
-// S = L L' in place, lower triangle. False if it is not positive definite.
-bool factorise(std::vector<double>& s, int64_t m) {
+// S = L L' in place, lower triangle, with 1 / L_ii on the diagonal. Says where it is positive definite.
+Where factorise(std::vector<Reals>& s, int64_t m) {
+  Where sound = Where{} == 0;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j <= i; ++j) {
-      double sum = s[i * m + j];
+      Reals sum = s[i * m + j];
       for (int64_t k = 0; k < j; ++k) sum -= s[i * m + k] * s[j * m + k];
-      if (i == j && !(sum > 0)) return false;
-      s[i * m + j] = i == j ? std::sqrt(sum) : sum / s[j * m + j];
+      if (i == j) sound &= sum > 0;
+      s[i * m + j] = i == j ? inverse_root(sum) : sum * s[j * m + j];
     }
-  return true;
+  return sound;
 }
 
 // u = L^-1 u
-void solve(const std::vector<double>& l, int64_t m, double* u) {
+void solve(const std::vector<Reals>& l, int64_t m, Reals* u) {
   for (int64_t i = 0; i < m; ++i) {
-    for (int64_t k = 0; k < i; ++k) u[i] -= l[i * m + k] * u[k];
-    u[i] /= l[i * m + i];
+    Reals sum = u[i];
+    for (int64_t k = 0; k < i; ++k) sum -= l[i * m + k] * u[k];
+    u[i] = sum * l[i * m + i];
   }
 }
 
 struct Factors {
-  int64_t m;
+  int64_t count, m;
   const float *residual, *covariance;
   bool one_covariance;
   Shared weight;  // of each measurement
   std::vector<Slot> slots;
 
-  // What a task needs for one factor at a time.
-  struct Work {
-    std::vector<double> s, less, root, r, innovation, u, q;
-    explicit Work(int64_t m) : s(m * m), less(m * m), root(m), r(m), innovation(m), u(m), q(m) {}
-  };
-
-  // The Jacobian of an edge, in units of the weights.
-  void column(int64_t f, const Slot& slot, int64_t e, Work& work) const {
-    const float* j = slot.jacobian + (slot.one_jacobian ? e : f * slot.n + e) * m;
-    for (int64_t a = 0; a < m; ++a) work.u[a] = work.root[a] * j[a];
+  int64_t edges() const {
+    int64_t n = 0;
+    for (const Slot& slot : slots) n += slot.n;
+    return n;
   }
 
-  // S of a factor without one edge (null: with all), factorised; false if it is not positive definite.
-  bool predict(int64_t f, const Slot* without, int64_t edge, std::vector<double>& s, Work& work) const {
-    const float* noise = covariance + (one_covariance ? 0 : f * m * m);
-    for (int64_t i = 0; i < m * m; ++i) s[i] = noise[i];
+  // What a task needs for a few factors: of each edge the Jacobian in units of the weights, mean and variance.
+  struct Work {
+    std::vector<Reals> columns, mean, variance, s, less, r, innovation, u, q;
+    Work(int64_t m, int64_t edges)
+        : columns(edges * m), mean(edges), variance(edges), s(m * m), less(m * m), r(m), innovation(m), u(m), q(m) {}
+  };
+
+  // `number(f)` of the factors from `first` on; past the last one its own once more.
+  template <class Number>
+  INLINE Reals each(int64_t first, const Number& number) const {
+    Reals out;
+    for (int q = 0; q < FACTORS; ++q) out[q] = number(std::min(first + q, count - 1));
+    return out;
+  }
+
+  void read(int64_t first, Work& work) const {
+    for (int64_t a = 0; a < m; ++a) {
+      // Roots of the weights, until they are in the columns.
+      work.q[a] = each(first, [&](int64_t f) { return std::sqrt(static_cast<double>(weight.at(f * m + a))); });
+      work.innovation[a] = work.q[a] * each(first, [&](int64_t f) { return residual[f * m + a]; });
+    }
+    int64_t edge = 0;
     for (const Slot& slot : slots)
-      for (int64_t e = 0; e < slot.n; ++e) {
-        if (&slot == without && e == edge) continue;
-        column(f, slot, e, work);
-        double v = 1.0 / slot.lam[f * slot.n + e];
-        for (int64_t a = 0; a < m; ++a)
-          for (int64_t b = 0; b <= a; ++b) s[a * m + b] += work.u[a] * v * work.u[b];
+      for (int64_t e = 0; e < slot.n; ++e, ++edge) {
+        auto at = [&](int64_t f) { return f * slot.n + e; };
+        work.variance[edge] = 1.0 / each(first, [&](int64_t f) { return slot.lam[at(f)]; });
+        work.mean[edge] = work.variance[edge] * each(first, [&](int64_t f) { return slot.eta[at(f)]; });
+        Reals off = work.mean[edge] - each(first, [&](int64_t f) { return slot.point[slot.one_point ? e : at(f)]; });
+        for (int64_t a = 0; a < m; ++a) {
+          auto entry = [&](int64_t f) { return slot.jacobian[(slot.one_jacobian ? e : at(f)) * m + a]; };
+          Reals column = work.q[a] * each(first, entry);
+          work.columns[edge * m + a] = column;
+          work.innovation[a] -= column * off;
+        }
       }
+  }
+
+  // S of the factors without one edge (-1: with all), factorised; says where it is positive definite.
+  Where predict(int64_t first, int64_t without, std::vector<Reals>& s, const Work& work) const {
+    for (int64_t i = 0; i < m * m; ++i)
+      s[i] = each(first, [&](int64_t f) { return covariance[(one_covariance ? 0 : f * m * m) + i]; });
+    for (size_t edge = 0; edge < work.mean.size(); ++edge) {
+      if (static_cast<int64_t>(edge) == without) continue;
+      const Reals* column = &work.columns[edge * m];
+      for (int64_t a = 0; a < m; ++a) {
+        Reals scaled = column[a] * work.variance[edge];
+        for (int64_t b = 0; b <= a; ++b) s[a * m + b] += scaled * column[b];
+      }
+    }
     return factorise(s, m);
   }
 
-  // u' u and u' r with u = L^-1 J and r = L^-1 (innovation), for the edge whose Jacobian is in `work.u`.
-  std::pair<double, double> heard(const std::vector<double>& l, const std::vector<double>& r, Work& work) const {
+  // u' u and u' r with u = L^-1 J and r = L^-1 (innovation), for an edge.
+  std::pair<Reals, Reals> heard(int64_t edge, const std::vector<Reals>& l, const std::vector<Reals>& r, Work& work) const {
+    std::copy_n(&work.columns[edge * m], m, work.u.begin());
     solve(l, m, work.u.data());
-    double own = 0, both = 0;
+    Reals own{}, both{};
     for (int64_t a = 0; a < m; ++a) {
       own += work.u[a] * work.u[a];
       both += work.u[a] * r[a];
@@ -87,38 +133,34 @@ struct Factors {
     return {own, both};
   }
 
-  void one(int64_t f, Work& work) const {
-    for (int64_t a = 0; a < m; ++a) {
-      work.root[a] = std::sqrt(static_cast<double>(weight.at(f * m + a)));
-      work.innovation[a] = work.root[a] * residual[f * m + a];
-    }
-    for (const Slot& slot : slots)
-      for (int64_t e = 0; e < slot.n; ++e) {
-        int64_t at = f * slot.n + e;
-        column(f, slot, e, work);
-        double off = slot.eta[at] / static_cast<double>(slot.lam[at]) - slot.point[slot.one_point ? e : at];
-        for (int64_t a = 0; a < m; ++a) work.innovation[a] -= work.u[a] * off;
-      }
-    bool sound = predict(f, nullptr, 0, work.s, work);
+  // Messages of a few factors, from `first` on.
+  void visit(int64_t first, Work& work) const {
+    read(first, work);
+    Where sound = predict(first, -1, work.s, work);
     work.r = work.innovation;
     solve(work.s, m, work.r.data());
+    int64_t edge = 0;
     for (const Slot& slot : slots)
-      for (int64_t e = 0; e < slot.n; ++e) {
-        int64_t at = f * slot.n + e;
-        column(f, slot, e, work);
-        auto [own, both] = heard(work.s, work.r, work);
-        double v = 1.0 / slot.lam[at], left = 1 - v * own;
-        if (v * own > 0.5) {
-          sound = predict(f, &slot, e, work.less, work) && sound;
+      for (int64_t e = 0; e < slot.n; ++e, ++edge) {
+        auto [own, both] = heard(edge, work.s, work.r, work);
+        Reals leverage = work.variance[edge] * own, left = 1 - leverage;
+        Where high = leverage > MOST_LEVERAGE;
+        bool any_high = false;
+        for (int q = 0; q < FACTORS; ++q) any_high |= high[q] != 0;
+        if (any_high) {
+          sound &= predict(first, edge, work.less, work) | ~high;
           work.q = work.innovation;
           solve(work.less, m, work.q.data());
-          column(f, slot, e, work);
-          std::tie(own, both) = heard(work.less, work.q, work);
-          left = 1;
+          auto [less_own, less_both] = heard(edge, work.less, work.q, work);
+          own = high ? less_own : own;
+          both = high ? less_both : both;
+          left = high ? 1 - Reals{} : left;
         }
-        double lam = sound ? own / left : NAN;
-        slot.new_lam[at] = static_cast<float>(lam);
-        slot.new_eta[at] = static_cast<float>(both / left + lam * slot.eta[at] * v);
+        Reals lam = own / left, eta = both / left + lam * work.mean[edge];
+        for (int q = 0; q < FACTORS && first + q < count; ++q) {
+          slot.new_lam[(first + q) * slot.n + e] = sound[q] ? static_cast<float>(lam[q]) : NAN;
+          slot.new_eta[(first + q) * slot.n + e] = sound[q] ? static_cast<float>(eta[q]) : NAN;
+        }
       }
   }
 };
@@ -130,17 +172,18 @@ struct Factors {
 ffi::Error ManyOutputs(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
   int64_t factors = args[0].dimensions()[0], m = args[0].dimensions()[1];
-  Factors a{m, args.data(0), args.data(1), args[1].dimensions()[0] == 1 && factors > 1, args[2], {}};
+  Factors a{factors, m, args.data(0), args.data(1), args[1].dimensions()[0] == 1 && factors > 1, args[2], {}};
   for (size_t i = 3, q = 0; i + 3 < in.size(); i += 4, q += 2) {
     auto jacobian = args[i].dimensions();
     a.slots.push_back({jacobian[1], args.data(i), args.data(i + 1), args.data(i + 2), args.data(i + 3),
                        jacobian[0] == 1 && factors > 1, args[i + 3].dimensions()[0] == 1 && factors > 1, args.result(q),
                        args.result(q + 1)});
   }
-  int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(64, factors / 16));
+  int64_t groups = (factors + FACTORS - 1) / FACTORS, edges = a.edges();
+  int64_t tasks = std::min<int64_t>({64, groups, 1 + factors * m * m * (edges + m) / WORTH_A_TASK});
   spread(pool, tasks, [&](int64_t t) {
-    Factors::Work work(m);
-    for (int64_t f = t * factors / tasks; f < (t + 1) * factors / tasks; ++f) a.one(f, work);
+    Factors::Work work(m, edges);
+    for (int64_t g = t * groups / tasks; g < (t + 1) * groups / tasks; ++g) a.visit(g * FACTORS, work);
   });
   return ffi::Error::Success();
 }
