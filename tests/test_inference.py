@@ -339,11 +339,11 @@ def test_one_function_is_one_group_whatever_its_size():
 
 
 def test_a_compiler_without_the_lean_option_compiles_all_the_same(monkeypatch):
-    compiling._lean_options.cache_clear()
+    compiling.lean_options.cache_clear()
     monkeypatch.setattr(compiling, "_LEAN", {"xla_no_such_option": True})
-    assert compiling._lean_options() is None
+    assert compiling.lean_options() is None
     double = compiling.lean_jit(lambda x: 2 * x)
     assert double(jnp.ones(3)).tolist() == [2, 2, 2]
     assert jax.jit(lambda x: double(x) + 1)(jnp.ones(3)).tolist() == [3, 3, 3]  # inside of another program
-    compiling._lean_options.cache_clear()
+    compiling.lean_options.cache_clear()
     compiling.release_memory()

@@ -19,7 +19,7 @@ from gbplearn.layers.stencil import StencilKind, difference
 from gbplearn.look import nothing_seen
 from gbplearn.native import built
 from gbplearn.native.visits import kernel_for
-from gbplearn.problem import empty_state, with_known
+from gbplearn.problem import empty_state
 from gbplearn.propagate import iterate
 
 needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
@@ -61,7 +61,7 @@ def graph_of(shape, kinds, robust=None, weighted=False, unknown=0.0, observed=0.
 
 def check(graph, damping, iterations=2, messages="auto"):
     """Messages, and what is seen of them, after each of some iterations: by the kernel and by XLA."""
-    problem = with_known(graph.problem(None, messages))
+    problem = jax.jit(lambda p: p.with_known())(graph.problem(None, messages))
     options = inference._options(graph, problem, damping, 0.0, None, 1)
     found = []
     for native in "10":

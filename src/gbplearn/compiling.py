@@ -18,7 +18,7 @@ from jax.core import Tracer
 from .files import cache_folder
 
 # XLA:CPU's older code generator: a third of the memory to compile, and a fifth less time. What runs in every iteration
-# is compiled by the newer one, whose code is up to a third faster.
+# is compiled by the newer one, whose code is up to a third faster; unless kernels do the most of it.
 _LEAN = {"xla_cpu_use_fusion_emitters": False}
 
 
@@ -26,29 +26,27 @@ _LEAN = {"xla_cpu_use_fusion_emitters": False}
 _WORTH_KEEPING = 0.05
 
 
-def lean_jit(function: Callable[..., Any], donate: int | None = None) -> Callable[..., Any]:
+def lean_jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """`jax.jit` for programs that run now and then: cheap to compile where XLA has a way to.
 
-    Inside of another program it is a part of that one. `donate`: the argument whose buffers are given away; that it is
-    traced, or not, tells where we are.
+    Inside of another program it is a part of that one.
     """
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        given = () if donate is None else (donate,)
-        return jax.jit(function, compiler_options=_lean_options(), donate_argnums=given)
+        return jax.jit(function, compiler_options=lean_options())
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        inside = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args if donate is None else args[donate]))
+        inside = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args))
         return function(*args) if inside else compiled()(*args)
 
     return call
 
 
 @functools.cache
-def _lean_options() -> dict[str, bool] | None:
-    """None if this version of XLA does not know the option."""
+def lean_options() -> dict[str, bool] | None:
+    """For `jax.jit`'s `compiler_options`; None if this version of XLA does not know them."""
     try:
         jax.jit(lambda: 0, compiler_options=_LEAN).lower().compile()
     except Exception:  # of whatever kind: it is an option of the compiler, and may go

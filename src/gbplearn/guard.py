@@ -29,8 +29,8 @@ from . import proximal
 from .gaussian import Gaussian
 from .look import Latest, nothing_seen
 from .options import Options
-from .problem import Problem, State, belief_mean, empty_state, with_known
-from .propagate import CHUNK, Enough, advance, is_large
+from .problem import Problem, State, belief_mean, empty_state
+from .propagate import CHUNK, Enough, advance, is_large, prepared
 from .proximal import Values
 from .sweep import fixed_order
 
@@ -84,7 +84,7 @@ class Guard:
         enabled: bool,
         settled: float = -1.0,
     ):
-        self.problem = with_known(problem) if is_large(problem) else problem
+        self.problem = prepared(problem, options) if is_large(problem) else problem
         self.options, self.tolerance = options, tolerance
         learnt = any(name in problem.parameters for group in problem.groups for name in group.variables)
         self.settled = settled if learnt else -1.0

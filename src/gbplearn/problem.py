@@ -29,6 +29,7 @@ class Problem(eqx.Module):
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
     parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
+    native: bool = eqx.field(static=True, default=False)  # known to have most of its messages sent by kernels
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
         """The edge sets `(group, slot)` of a variable."""
@@ -108,12 +109,6 @@ def prior_squares(prior: Gaussian, value: Array) -> Array:
     else:
         observed, each = prior.lam >= POINT / 2, prior.lam * d * d
     return jnp.where(observed, 0, each)
-
-
-@jax.jit
-def with_known(problem: Problem) -> Problem:
-    """`problem.with_known()`, compiled: for a caller that hands it to several programs."""
-    return problem.with_known()
 
 
 @partial(jax.jit, static_argnums=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .compiling import lean_jit, release_memory
+from .compiling import lean_options, release_memory
 from .look import Latest, Visited, look, news
+from .native.visits import kernel_for
 from .options import Options
 from .problem import Problem, State
 from .sweep import fixed_order, pick, sweep
@@ -81,11 +83,20 @@ class Enough(NamedTuple):
 
 
 def _run(
-    problem: Problem, state: State, options: Options, latest: Latest, limit: Array, enough: Enough
+    problem: Problem,
+    state: State,
+    options: Options,
+    latest: Latest,
+    limit: Array,
+    enough: Enough,
+    every: Array | None = None,
 ) -> tuple[State, Latest, Latest, Array]:
     """Up to `limit <= CHUNK` iterations, fewer if that is enough or an energy is not finite.
 
-    **Returns:** state, what was seen last, the same for each iteration, the number of iterations.
+    **Arguments:** `every`: look after at most so many iterations; None for each, without asking.
+
+    **Returns:** state, what was seen last, the same for each iteration, the number of iterations. Where nobody looked,
+    it is what was seen next.
     """
     problem = problem.with_known()
     trace = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), latest)
@@ -97,42 +108,52 @@ def _run(
 
     def body(carry):
         state, latest, trace, i = carry
-        state, latest = iterate(problem, state, options, latest)
-        return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
+        if every is None:
+            state, latest = iterate(problem, state, options, latest)
+            return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
+        count = jnp.minimum(every, limit - i)
+        state, latest = _look_after(problem, state, options, latest, count)
+        there = (i <= jnp.arange(CHUNK)) & (jnp.arange(CHUNK) < i + count)
+        trace = jax.tree.map(lambda t, x: jnp.where(there.reshape(-1, *[1] * x.ndim), x, t), trace, latest)
+        return state, latest, trace, i + count
 
     return lax.while_loop(going, body, (state, latest, trace, jnp.zeros((), jnp.int32)))
 
 
-run = jax.jit(_run)
-# The same with the buffers of the state given away: for callers that keep no other reference to it.
-run_in_place = partial(jax.jit, donate_argnums=(1,))(_run)
-
-
-@partial(jax.jit, donate_argnums=(1,))
-def _sweep_in_place(problem: Problem, state: State, options: Options, count: Array) -> State:
-    """So many iterations of a large graph, without a look."""
-    return sweep(problem.with_known(), state, options, count)
-
-
-@partial(lean_jit, donate=1)
-def _look_in_place(problem: Problem, state: State, options: Options, latest: Latest) -> tuple[State, Latest]:
-    """One more iteration, freshly linearised, and a look at it.
-
-    A program of its own: in large graphs that is not done every time.
-    """
-    problem, options = problem.with_known(), dataclasses.replace(options, relinearise=1)
+def _look_after(problem: Problem, state: State, options: Options, latest: Latest, count: Array) -> tuple[State, Latest]:
+    """So many iterations of a large graph, at least one: the last of them freshly linearised, with a look at it."""
+    state = sweep(problem, state, options, count - 1)
+    options = dataclasses.replace(options, relinearise=1)
     if fixed_order(problem, options) is not None:
         return iterate(problem, state, options, latest)
-    # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
     state = sweep(problem, state, options, jnp.ones((), jnp.int32))
+    # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
     for g in problem.active():
         latest = look(problem, options, Visited(state, *visit(problem, state, options, g, looking=True)), latest, g)
     return state, latest
 
 
-def _programs() -> int:
-    """How many have been compiled."""
-    return getattr(_sweep_in_place, "_cache_size", int)()
+run = jax.jit(_run)
+# The same with the buffers of the state given away: for callers that keep no other reference to it.
+run_in_place = jax.jit(_run, donate_argnums=1)
+
+
+@functools.cache
+def _lean_run_in_place() -> Any:
+    """For problems that are mostly up to kernels."""
+    return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())
+
+
+@jax.jit
+def prepared(problem: Problem, options: Options) -> Problem:
+    """`problem.with_known()`, compiled: for a caller that hands a large problem to several programs, or to one often.
+
+    It also knows whether kernels send most of the messages: what XLA has to compile is little then.
+    """
+    known = problem.with_known()
+    sent = {g: known.groups[g].edges for g in known.active()}
+    native = sum(edges for g, edges in sent.items() if kernel_for(known, options, g) is not None)
+    return dataclasses.replace(known, native=2 * native > sum(sent.values()))
 
 
 def advance(
@@ -140,24 +161,16 @@ def advance(
 ) -> tuple[State, Latest, Latest]:
     """Up to `limit <= CHUNK` iterations as `run`, in place; large graphs are looked at after at most `EVERY` of them.
 
-    **Returns:** state, what was seen last, and the same for each iteration (NumPy). Where nobody looked, it is what
-    was seen next.
+    **Returns:** state, what was seen last, and the same for each iteration (NumPy).
     """
-    if not is_large(problem) or (fixed_order(problem, options) is None and not options.schedule.blind):
-        numbers = Enough(*(jnp.asarray(x, latest.residual.dtype) for x in enough))
-        state, latest, trace, count = run_in_place(problem, state, options, latest, jnp.asarray(limit), numbers)
-        return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)
-    rows: list[Latest] = []
-    while len(rows) < limit:
-        every = EVERY if enough.settled < 0 else EVERY_SETTLING
-        count, compiled = min(every, limit - len(rows)), _programs()
-        if count > 1:
-            state = _sweep_in_place(problem, state, options, np.int32(count - 1))
-            if _programs() > compiled:
-                jax.block_until_ready(state)
-                release_memory()
-        state, latest = _look_in_place(problem, state, options, latest)
-        rows += count * [jax.tree.map(np.asarray, latest)]
-        if enough.reached(rows[-1]) or not np.isfinite(rows[-1].energy.sum() + rows[-1].prior.sum()):
-            break
-    return state, latest, jax.tree.map(lambda *r: np.stack(r), *rows)
+    seldom = is_large(problem) and (fixed_order(problem, options) is not None or options.schedule.blind)
+    every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None
+    # By NumPy: outside of compiled code JAX would compile every operation for itself.
+    numbers = Enough(*(np.asarray(x, latest.residual.dtype) for x in enough))
+    program = _lean_run_in_place() if problem.native else run_in_place
+    compiled = program._cache_size()
+    state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
+    if seldom and program._cache_size() > compiled:
+        jax.block_until_ready(state)
+        release_memory()
+    return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +21,12 @@ from ..inference import _options
 from ..look import nothing_seen
 from ..models import five_layer_denoiser, pairwise_denoiser, paper_classifier, single_layer_denoiser
 from ..network import Sequential
-from ..problem import Problem, empty_state, with_known
-from ..propagate import EVERY, Enough, advance
+from ..problem import Problem, empty_state
+from ..propagate import CHUNK, Enough, advance, prepared
 from ..schedule import Damping
 from ..sweep import fixed_order
 
+MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
 Run = Callable[[int], None]  # so many rounds, to the end
 FRAME = (258, 454, 3)  # of the paper's video
 
@@ -64,8 +66,9 @@ def _traffic(problem: Problem, order: tuple[int, ...]) -> int:
 
 
 def _workload(graph: FactorGraph, damping: Damping, messages: str, references: dict[str, Run]) -> Workload:
-    problem = with_known(graph.problem(None, messages))
+    problem = graph.problem(None, messages)
     options = _options(graph, problem, damping, 0.0, None, 1)
+    problem = prepared(problem, options)
     order = fixed_order(problem, options)
     assert order is not None
     box = [empty_state(problem, jax.random.PRNGKey(0), False), nothing_seen(problem)]
@@ -73,9 +76,8 @@ def _workload(graph: FactorGraph, damping: Damping, messages: str, references: d
     def run(iterations: int) -> None:
         left = iterations
         while left:
-            count = min(left, EVERY)
-            box[0], box[1], _ = advance(problem, box[0], options, box[1], count, Enough(-1.0))
-            left -= count
+            box[0], box[1], seen = advance(problem, box[0], options, box[1], min(left, CHUNK), Enough(-1.0))
+            left -= len(seen.residual)
         jax.block_until_ready(box[0])
 
     sent = sum(problem.groups[g].edges for g in order)
@@ -83,14 +85,19 @@ def _workload(graph: FactorGraph, damping: Damping, messages: str, references: d
 
 
 def _images(shape: tuple[int, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST's, if they are at hand; else noise, with as many zeros as MNIST has."""
-    if shape == (28, 28, 1) and os.environ.get("GBPLEARN_DATA"):
-        data = load_images("mnist")
+    """MNIST's or CIFAR10's, if they are at hand; else noise: for MNIST with as many zeros, for CIFAR10 so faint that
+    messages stay finite."""
+    name = "mnist" if shape == MNIST else "cifar10"
+    folder = os.environ.get("GBPLEARN_DATA")
+    if folder and (Path(folder) / name).is_dir():
+        data = load_images(name)
         return np.asarray(data.train_x[:count]), np.asarray(data.train_y[:count])
     rng = np.random.default_rng(0)
     x = rng.random((count, *shape), dtype=np.float32)
-    if shape == (28, 28, 1):
+    if shape == MNIST:
         x[:, :5] = x[:, -5:] = x[:, :, :5] = x[:, :, -5:] = 0
+    else:
+        x *= 0.2
     return x, rng.integers(0, 10, count)
 
 
@@ -159,7 +166,6 @@ def _million() -> Workload:
     return _workload(graph, Damping(0.0, 0.0), "per-edge", {})
 
 
-MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mnist-train-pooled": partial(_train, MNIST, "pooled"),
     "mnist-train-per-edge": partial(_train, MNIST, "per-edge"),

@@ -10,7 +10,8 @@ import jax
 
 from ..graph import FactorGraph
 from ..inference import _options
-from ..problem import empty_state, with_known
+from ..problem import empty_state
+from ..propagate import prepared
 from ..schedule import Damping, Schedule
 from ..sweep import fixed_order
 from ..visit import visit
@@ -42,8 +43,9 @@ def group_costs(
 
     In an iteration visits are compiled together, which may be faster than the sum of these.
     """
-    problem = with_known(graph.problem(None, messages))
+    problem = graph.problem(None, messages)
     options = _options(graph, problem, damping, 0.0, schedule, 1)
+    problem = prepared(problem, options)
     order, out = fixed_order(problem, options), []
     state = empty_state(problem, jax.random.PRNGKey(0), False)
     for g in problem.active():
