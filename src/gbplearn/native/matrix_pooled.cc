@@ -33,6 +33,7 @@ struct Pooled {
   float *eta, *lam, *new_reaction;
   float* parts;  // (tasks, 2, p + 1, width)
   float* looks;  // (tasks, COUNT)
+  int64_t ahead;  // so many rows later is what to ask for, or 0
 };
 
 // R rows from `rows` on, times V vectors of channels: sums over the taps.
@@ -87,6 +88,7 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
       Vec s = sum > 0 ? all(1) : all(slope);
       Vec s2 = s * s;
       Vec spread = s2 * (load(block.wide + from) + load(a.vd + j));
+      if (a.ahead && j % LINE == 0) ask_for(a.reaction + i + a.ahead * a.c);
       Vec back_w = load(a.reaction + i, count, 0);
       Vec measured = P ? measured_one : a.measured.at(i, count, 0), noise = P ? noise_one : a.noise.at(i, count, 1);
       Vec k = P ? weight_row : a.weight.at(i, count, 1);
@@ -176,11 +178,13 @@ INLINE void over(int64_t p, const Eight& eight) {
 // Copies the rows that have anything in them, one after the other, and their squares. `at` says which they are, and `where`
 // of all where they are; `nowhere` for the others, which are many in the margins of images, and need no products.
 INLINE int64_t take_rows(const float* from, int64_t p, int64_t total, float* rows, float* squares, int32_t* at,
-                         int32_t* where, int32_t nowhere) {
+                         int32_t* where, int32_t nowhere, int64_t ahead) {
   int32_t count = 0;
   for (int32_t r = 0; r < total; ++r, from += p) {
     float* to = rows + count * p;
     Mask bits{};
+    if (ahead)
+      for (int64_t k = 0; k < p; k += LINE) ask_for(from + ahead * p + k);
     over(p, [&](int64_t k, int64_t n) __attribute__((always_inline)) {
       Vec x = load(from + k, n, 0);
       store(to + k, x, n);
@@ -207,15 +211,16 @@ INLINE void task(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
   // Room for rows that are too many (see `all_dots`), and one for all that have nothing in them.
   const int64_t more = most + MOST_REGISTERS, nowhere = more;
   std::vector<int32_t> at(most), where(most);
-  // Cleared: vectors of padding are read, but not written.
-  Block block{room.take((more + 1) * a.width), room.take((more + 1) * a.width),
-              room.take(most * a.width, 0.0f), room.take(most * a.width, 0.0f), where.data()};
+  Block block{room.take((more + 1) * a.width), room.take((more + 1) * a.width), room.take(most * a.width),
+              room.take(most * a.width), where.data()};
+  if (a.width > a.c)  // vectors of padding are read, but not written
+    for (float* padded : {block.share, block.gain}) std::fill_n(padded, most * a.width, 0.0f);
   std::fill_n(block.sum + nowhere * a.width, a.width, 0.0f);
   std::fill_n(block.wide + nowhere * a.width, a.width, 0.0f);
   float *rows = room.take(more * a.p), *squares = room.take(more * a.p);
   for (int64_t first = begin; first < end; first += most) {
     int64_t total = std::min(most, end - first);
-    int64_t count = take_rows(a.rows + first * a.p, a.p, total, rows, squares, at.data(), where.data(), nowhere);
+    int64_t count = take_rows(a.rows + first * a.p, a.p, total, rows, squares, at.data(), where.data(), nowhere, a.ahead);
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
       all_dots<V>(rows, a.p, count, a.w + c0, a.width, block.sum + c0);
       all_dots<V>(squares, a.p, count, a.v + c0, a.width, block.wide + c0);
@@ -235,7 +240,8 @@ INLINE void task(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
 using Task = void (*)(const Pooled&, int64_t begin, int64_t end, int64_t t);
 template <int V, bool L>
 void run(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
-  const Pooled own = a;  // which nothing that is written can change
+  Pooled own = a;  // which nothing that is written can change
+  if (a.ahead) own.ahead = end - begin;
   bool plain = a.noise.one && a.measured.one && a.weight.size % a.c == 0 && a.inbound->more_eta.size() == 1;
   plain ? task<V, L, true>(own, begin, end, t) : task<V, L, false>(own, begin, end, t);
 }
@@ -293,7 +299,7 @@ class MatrixPooledStep final : public Step {
         n, p_, c_, width_, slope, args.data(ROWS), w_.mean, w_.variance, d_.mean, d_.variance, args[MEASURED],
         args[NOISE], Blocks(args[WEIGHT], n * c_), args.data(REACTION), args.data(Y), args.data(Y + 1), numbers[2],
         numbers[0], of_y_.get(), args.result(NEW_Y), args.result(NEW_Y + 1), args.result(NEW_REACTION), parts_,
-        looks_.data()});
+        looks_.data(), n * (20 * c_ + 4 * p_) > MORE_THAN_A_CACHE});
     work_ = lanes(c_) == LANES ? (looking_ ? run<1, true> : run<1, false>) : (looking_ ? run<2, true> : run<2, false>);
   }
 

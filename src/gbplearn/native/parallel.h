@@ -145,6 +145,12 @@ INLINE void transpose(Vec (&a)[LANES]) {
 #endif
 }
 
+// Visits of more bytes than a last cache keeps for them ask for what they will touch one piece (an image) later; smaller
+// ones would only be slowed down.
+constexpr int64_t MORE_THAN_A_CACHE = 12 << 20;
+constexpr int64_t LINE = 16;  // floats that come together
+INLINE void ask_for(const float* p) { __builtin_prefetch(p, 1, 2); }
+
 // Whether it is true of any lane.
 INLINE bool some(Mask bits) {
 #ifdef __AVX2__

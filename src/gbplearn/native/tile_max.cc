@@ -12,7 +12,7 @@ namespace {
 
 struct Tiles {
   int64_t height, width, channels, k, l;  // of an image, of a tile
-  Inbound x, y;
+  const Inbound *x, *y;
   const float *old_x_eta, *old_x_lam, *old_y_eta, *old_y_lam;
   Shared measured, noise;
   Blocks weight;
@@ -20,18 +20,19 @@ struct Tiles {
   const float* start;
   float damp_x, damp_y;
   float *x_eta, *x_lam, *y_eta, *y_lam;
+  int64_t ahead;  // so many numbers later is what to ask for, or 0
 
   // As is usual: one noise and one measurement for all, one weight for the channels of a tile, one array that x hears.
   bool plain() const {
-    return noise.one && measured.one && weight.size % channels == 0 && x.more_eta.size() == 1;
+    return noise.one && measured.one && weight.size % channels == 0 && x->more_eta.size() == 1;
   }
 
   // What x hears from outside. `P`: it is plain.
   template <bool P>
   INLINE void hear(int64_t at, int64_t count, Vec& eta, Vec& lam) const {
-    if (!P) return x.sum(at, count, eta, lam);
-    eta = x.one_eta + load(x.more_eta[0] + at, count, 0);
-    lam = x.one_lam + load(x.more_lam[0] + at, count, 1);
+    if (!P) return x->sum(at, count, eta, lam);
+    eta = x->one_eta + load(x->more_eta[0] + at, count, 0);
+    lam = x->one_lam + load(x->more_lam[0] + at, count, 1);
   }
 
   // Eight channels of one tile, or `count` of them; `unit` and `corner` are where they lie in y and x. `S`: the size of a
@@ -47,6 +48,8 @@ struct Tiles {
       for (int64_t v = 0; v < l; ++v) {
         int64_t at = corner + u * down + v * channels;
         Vec outside_eta, outside_lam;
+        if (P && ahead && at % LINE < LANES)
+          for (const float* from : {x->more_eta[0], x->more_lam[0], old_x_eta, old_x_lam}) ask_for(from + at + ahead);
         hear<P>(at, count, outside_eta, outside_lam);
         Vec mean = started ? load(start + at, count, 0)
                            : (outside_eta + load(old_x_eta + at, count, 0)) / (outside_lam + load(old_x_lam + at, count, 0));
@@ -70,10 +73,10 @@ struct Tiles {
     Mask inside = first_of(count);
     store(y_eta + unit, damp_y * old_eta + (1 - damp_y) * answer, count);
     store(y_lam + unit, damp_y * old_lam + (1 - damp_y) * gain, count);
-    y.sum(unit, count, eta, lam);
+    y->sum(unit, count, eta, lam);
     if constexpr (L) {
       Vec mean = looked[1].change(eta + old_eta, lam + old_lam, eta + answer, lam + gain, inside);
-      looked[1].add_prior(mean, y.eta[0].at(unit, count, 0), y.lam[0].at(unit, count, 1), inside);
+      looked[1].add_prior(mean, y->eta[0].at(unit, count, 0), y->lam[0].at(unit, count, 1), inside);
       looked[1].add_energy(off + best - mean, weigh, var, inside);
     }
     part = weigh / (var * lam + weigh);
@@ -90,7 +93,7 @@ struct Tiles {
         old_lam = load(old_x_lam + at, count, 0);
         if constexpr (L) {
           Vec outside_eta, outside_lam;
-          x.sum(at, count, outside_eta, outside_lam);
+          x->sum(at, count, outside_eta, outside_lam);
           looked[0].change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + (hit ? full_eta : Vec{}),
                            outside_lam + (hit ? full : Vec{}), inside);
         }
@@ -140,20 +143,23 @@ struct Tiles {
 // of what else x hears, and y.
 // Results: messages to x and y; and if they are there, looks at x and at y (without the prior of x, which has pixels
 // outside of all tiles, too).
-Tiles tiles_of(const Arguments& args) {
+enum { NUMBERS = 7, REST = 9 };
+size_t of_y(const Arguments& args) { return REST + static_cast<size_t>(args.data(NUMBERS)[3]); }
+
+Tiles tiles_of(const Arguments& args, const Inbound& x, const Inbound& y) {
   auto image = args[0].dimensions();
-  const float* numbers = args.data(7);
-  size_t middle = 9 + static_cast<size_t>(numbers[3]);
+  const float* numbers = args.data(NUMBERS);
   return {image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]),
-          Inbound(args, 9, middle), Inbound(args, middle, args.size()), args.data(0), args.data(1), args.data(2),
+          &x, &y, args.data(0), args.data(1), args.data(2),
           args.data(3), args[8], args[4], Blocks(args[5], args[2].element_count()), numbers[2] > 0, args.data(6),
-          numbers[0], numbers[1], args.result(0), args.result(1), args.result(2), args.result(3)};
+          numbers[0], numbers[1], args.result(0), args.result(1), args.result(2), args.result(3),
+          args[0].element_count() * 16 > MORE_THAN_A_CACHE ? image[1] * image[2] * image[3] : 0};
 }
 
 class TileMaxStep final : public Step {
  public:
   TileMaxStep(const Arguments& args, int64_t tasks)
-      : args_(args), a_(tiles_of(args)), rows_(args[2].dimensions()[0] * args[2].dimensions()[1]),
+      : args_(args), x_(args, REST, of_y(args)), y_(args, of_y(args), args.size()), a_(tiles_of(args, x_, y_)), rows_(args[2].dimensions()[0] * args[2].dimensions()[1]),
         looking_(args.results() > 4) {
     for (auto& part : looks_) part.assign(tasks * Looked::COUNT, 0.0f);
   }
@@ -173,6 +179,7 @@ class TileMaxStep final : public Step {
 
  private:
   Arguments args_;
+  Inbound x_, y_;  // what they hear from outside
   Tiles a_;
   int64_t rows_;  // of tiles, in all images
   bool looking_;
