@@ -1,10 +1,15 @@
 """Graphs so large that nobody looks at every iteration end like others."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import propagate
+from gbplearn import inference, propagate
+from gbplearn.look import nothing_seen
+from gbplearn.native import built
+from gbplearn.problem import empty_state
 from small_graphs import chain
 
 
@@ -55,3 +60,48 @@ def test_large_graphs_are_looked_at_freshly_linearised(relinearise, monkeypatch)
     assert result.status is gbp.Status.CONVERGED
     assert result.guard == ()
     np.testing.assert_allclose(result["x"].mean, np.sqrt([4.0, 9.0, 2.0]), atol=1e-3)
+
+
+def test_a_call_with_several_looks_is_as_many_calls(monkeypatch):
+    """It stops at the first look that sees enough, and no number that changes from call to call compiles again."""
+    monkeypatch.setattr(propagate, "LARGE", 0)
+    graph, _, _ = chain(seed=4)
+    problem = graph.problem(None, "auto")
+    options = inference._options(graph, problem, 0.6, 0.0, None, 1)
+    begin = empty_state(problem, jax.random.PRNGKey(0), False), nothing_seen(problem)
+
+    def run(limits, enough):
+        (state, latest), parts = jax.tree.map(jnp.copy, begin), []
+        for limit in limits:
+            state, latest, rows = propagate.advance(problem, state, options, latest, limit, enough)
+            parts.append(rows)
+        return state, jax.tree.map(lambda *r: np.concatenate(r), *parts)
+
+    never = propagate.Enough(-1.0)
+    state, rows = run([10] * 5, never)
+    programs = propagate.run_in_place._cache_size()
+    tolerance = float(rows.residual[29].max())  # reached by the third look, not before
+    assert rows.residual[19].max() > tolerance
+    for limits, enough, iterations in (
+        ([50], never, 50),
+        ([7], never, 7),
+        ([50], propagate.Enough(tolerance), 30),
+        ([50], propagate.Enough(-1.0, 0.0), 50),  # every fifth; nothing is a parameter, so nothing settles
+    ):
+        found, seen = run(limits, enough)
+        if enough.settled < 0:
+            np.testing.assert_array_equal(seen.residual[9:iterations:10], rows.residual[9:iterations:10])
+        assert len(seen.residual) == len(seen.energy) == iterations
+        assert int(found.visits.max()) == iterations * int(state.visits.max()) // 50
+    assert propagate.run_in_place._cache_size() == programs
+
+
+@pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
+def test_problems_know_whether_kernels_send_most_messages():
+    net = gbp.Sequential(gbp.Conv2D(3, kernel=3), gbp.MaxPool2D(2), gbp.Dense(2), gbp.SoftmaxObservation())
+    x, y = np.random.default_rng(0).random((2, 6, 6, 1)), np.array([0, 1])
+    for graph, expected in ((net.graph(net.batch(x, y)), True), (chain(seed=4)[0], False)):
+        problem = graph.problem(None, "pooled")
+        options = inference._options(graph, problem, 0.5, 0.0, None, 1)
+        assert propagate.prepared(problem, options).native is expected
+        assert not problem.native

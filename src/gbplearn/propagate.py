@@ -91,7 +91,7 @@ def _run(
     enough: Enough,
     every: Array | None = None,
 ) -> tuple[State, Latest, Latest, Array]:
-    """Up to `limit <= CHUNK` iterations, fewer if that is enough or an energy is not finite.
+    """Up to `limit <= CHUNK` iterations, fewer (but one at least) if that is enough or an energy is not finite.
 
     **Arguments:** `every`: look after at most so many iterations; None for each, without asking.
 
@@ -103,8 +103,8 @@ def _run(
 
     def going(carry) -> Array:
         _, latest, _, i = carry
-        busy = ~enough.reached(latest) & ((i == 0) | jnp.isfinite(latest.total()))
-        return (i < limit) & busy
+        busy = ~enough.reached(latest) & jnp.isfinite(latest.total())
+        return (i < limit) & ((i == 0) | busy)
 
     def body(carry):
         state, latest, trace, i = carry
