@@ -1,6 +1,8 @@
 """The command line: what it writes, and how it refuses."""
 
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 
@@ -31,6 +33,11 @@ def test_broken_write_leaves_the_old_file_alone(tmp_path):
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"gbplearn {gbp.__version__}\n"
+
+
+def test_as_a_module():
+    words = [sys.executable, "-m", "gbplearn", "--version"]
+    assert subprocess.run(words, capture_output=True, text=True).stdout == f"gbplearn {gbp.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["demo", "--help"]])
