@@ -144,6 +144,11 @@ def _lean_run_in_place() -> Any:
     return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())
 
 
+def _programs(function: Any) -> int:
+    """How many have been compiled of it, if JAX tells."""
+    return getattr(function, "_cache_size", int)()
+
+
 @jax.jit
 def prepared(problem: Problem, options: Options) -> Problem:
     """`problem.with_known()`, compiled: for a caller that hands a large problem to several programs, or to one often.
@@ -168,9 +173,9 @@ def advance(
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     numbers = Enough(*(np.asarray(x, latest.residual.dtype) for x in enough))
     program = _lean_run_in_place() if problem.native else run_in_place
-    compiled = program._cache_size()
+    compiled = _programs(program)
     state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
-    if seldom and program._cache_size() > compiled:
+    if seldom and _programs(program) > compiled:
         jax.block_until_ready(state)
         release_memory()
     return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)

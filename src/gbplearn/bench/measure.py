@@ -61,7 +61,7 @@ def measure(name: str, repeats: int = REPEATS) -> dict[str, object]:
     cpu = time.process_time()
     workload = {**WORKLOADS, **SCALING}[name]()
     made = time.process_time()
-    workload.run(11)  # compiles the loop, and the look after it
+    workload.run(10)  # compiles the loop
     compiling = time.process_time() - made
     memory = peak_memory_mb()
     times = by_turns({"": workload.run, "copy": _copy(), **workload.references}, repeats)

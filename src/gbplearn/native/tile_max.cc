@@ -166,7 +166,7 @@ class TileMaxStep final : public Step {
 
   void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const override {
     Looked looked[2];
-    const Tiles own = a_;  // which nothing that is written can change
+    const Tiles own = a_;  // numbers and pointers which nothing that is written can change
     int64_t h = own.height / own.k;
     for (int64_t r = begin * rows_ / pieces; r < end * rows_ / pieces; ++r)
       looking_ ? own.row<true>(r / h, r % h, looked) : own.row<false>(r / h, r % h, looked);
