@@ -74,8 +74,8 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
 class Enough(NamedTuple):
     """When to stop: every residual is at most `tolerance`, or the parameters have settled to `settled` (< 0: never)."""
 
-    tolerance: float | Array
-    settled: float | Array = -1.0
+    tolerance: float | Array | np.ndarray
+    settled: float | Array | np.ndarray = -1.0
 
     def reached(self, latest: Latest) -> Any:
         """By what was seen last."""
