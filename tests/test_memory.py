@@ -63,7 +63,8 @@ def test_memory_is_about_what_the_program_uses():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [8, 32])
-def test_memory_of_filters_is_about_what_the_program_uses(batch):
+def test_memory_of_filters_is_about_what_the_program_uses(batch, monkeypatch):
+    monkeypatch.setenv("GBPLEARN_NATIVE", "0")  # kernels need next to nothing beside the messages
     for filters, kernel, size in ((4, 3, (10, 10, 1)), (8, 5, (12, 12, 3))):
         layers = gbp.Conv2D(filters, kernel=kernel, activation="leaky_relu"), gbp.MaxPool2D(2), gbp.Dense(5)
         net = gbp.Sequential(*layers, gbp.SoftmaxObservation(), input_shape=size)
