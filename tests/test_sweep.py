@@ -76,7 +76,7 @@ def test_one_call_is_one_visit_after_the_other(visits):
     check_visits(problem, options)
 
 
-def dense_layers(tied: bool, kind: str, names: tuple[str, ...] | None, pooled: bool = True, batch: int = 9):
+def dense_layers(tied: bool, kind: str, names: tuple[str, ...] | None, batch: int = 9):
     """Two dense layers for the same images, with the same weights or their own, and max-pooling of these."""
     rng, prior = np.random.default_rng(1), gbp.Gaussian.from_moments
     graph = gbp.FactorGraph()

@@ -41,11 +41,11 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from . import linalg
-from .edges import ROWS, Rows
 from .gaussian import Gaussian
 from .linalg import add_all, others_in_list, sum_of_others
 from .measurement import Operator
 from .native.calls import many_outputs, takes_many_outputs
+from .rows import ROWS, Rows
 
 
 class Edge(NamedTuple):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -138,7 +137,7 @@ run = jax.jit(_run)
 run_in_place = jax.jit(_run, donate_argnums=1)
 
 
-@functools.cache
+@cache
 def _lean_run_in_place() -> Any:
     """For problems that are mostly up to kernels."""
     return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .edges import Edges, Rows
+from .edges import Edges
 from .linalg import add_all, sum_of_others
+from .rows import Rows
 
 Pair = tuple[int, int]
 

@@ -150,8 +150,7 @@ Tiles tiles_of(const Arguments& args, const Inbound& x, const Inbound& y) {
   auto image = args[0].dimensions();
   const float* numbers = args.data(NUMBERS);
   return {image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]),
-          &x, &y, args.data(0), args.data(1), args.data(2),
-          args.data(3), args[8], args[4], Blocks(args[5], args[2].element_count()), numbers[2] > 0, args.data(6),
+          &x, &y, args.data(0), args.data(1), args.data(2), args.data(3), args[8], args[4], Blocks(args[5], args[2].element_count()), numbers[2] > 0, args.data(6),
           numbers[0], numbers[1], args.result(0), args.result(1), args.result(2), args.result(3),
           args[0].element_count() * 16 > MORE_THAN_A_CACHE ? image[1] * image[2] * image[3] : 0};
 }
@@ -159,8 +158,8 @@ Tiles tiles_of(const Arguments& args, const Inbound& x, const Inbound& y) {
 class TileMaxStep final : public Step {
  public:
   TileMaxStep(const Arguments& args, int64_t tasks)
-      : args_(args), x_(args, REST, of_y(args)), y_(args, of_y(args), args.size()), a_(tiles_of(args, x_, y_)), rows_(args[2].dimensions()[0] * args[2].dimensions()[1]),
-        looking_(args.results() > 4) {
+      : args_(args), x_(args, REST, of_y(args)), y_(args, of_y(args), args.size()), a_(tiles_of(args, x_, y_)),
+        rows_(args[2].dimensions()[0] * args[2].dimensions()[1]), looking_(args.results() > 4) {
     for (auto& part : looks_) part.assign(tasks * Looked::COUNT, 0.0f);
   }
 
