@@ -85,7 +85,7 @@ def test_a_call_with_several_looks_is_as_many_calls(monkeypatch):
     for limits, enough, iterations in (
         ([50], never, 50),
         ([7], never, 7),
-        ([50], propagate.Enough(tolerance), 30),
+        ([50], propagate.Enough(tolerance), 31),  # and once more, at once
         ([50], propagate.Enough(-1.0, 0.0), 5),  # the first look, every fifth: without parameters all have settled
     ):
         found, seen = run(limits, enough)

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 
@@ -213,9 +213,7 @@ class Gaussian(eqx.Module):
             return self.mean + noise * self.std
         factor, scale, _ = linalg.scaled_cholesky(self.lam)
         # lam = D^-1 L L' D^-1, so D L^-T noise has covariance lam^-1.
-        factor = jnp.broadcast_to(factor, (*noise.shape, noise.shape[-1]))
-        half = lax.linalg.triangular_solve(factor, noise[..., None], left_side=True, lower=True, transpose_a=True)
-        return self.mean + half[..., 0] * scale
+        return self.mean + linalg.triangular_solve(factor, noise[..., None], transposed=True)[..., 0] * scale
 
     def log_density(self, x: Numbers) -> Float[Array, "..."]:
         """`log p(x)`, normalised: `(log |lam / 2π| - (x - mean)' lam (x - mean)) / 2`."""

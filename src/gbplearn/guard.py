@@ -32,6 +32,7 @@ from .options import Options
 from .problem import Problem, State, belief_mean, empty_state
 from .propagate import CHUNK, Enough, advance, is_large, prepared
 from .proximal import Values
+from .rounding import find_beliefs, may_be_rounding
 from .sweep import fixed_order
 
 NOTHING_BETTER = "none better than those at the start"
@@ -59,6 +60,7 @@ class Outcome:
     converged: bool
     settled: bool  # only the parameters came to rest
     failed: bool
+    rounding: bool  # messages move no more than rounding does
     where: tuple[int, int] | None  # group and iteration of the failure
     trace: Latest  # numpy arrays, an entry an iteration
     did: list[str]
@@ -112,11 +114,12 @@ class Guard:
         return state, latest, rows
 
     def _end(
-        self, state: State, means: Values | None = None, *, converged: bool, settled=False, where=None, failed=False
-    ) -> Outcome:
+        self, state: State, means: Values | None = None, *, converged: bool, settled=False, where=None, failed=False,
+        rounding=False,
+    ) -> Outcome:  # fmt: skip
         parts = self.rows or [jax.tree.map(lambda x: np.asarray(x)[None][:0], nothing_seen(self.problem))]
         trace = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-        return Outcome(state, means, converged, settled, failed, where, trace, self.did)
+        return Outcome(state, means, converged, settled, failed, rounding, where, trace, self.did)
 
     def run(self, state: State) -> Outcome:
         """Infer."""
@@ -130,6 +133,8 @@ class Guard:
                 return self._end(state, converged=True, settled=verdict == "settled")
             if verdict == "limit":
                 return self._limit(state)
+            if self._moved_by_rounding(state):
+                return self._end(state, converged=False, rounding=True)
             self.did.append(f"iteration {self.done}: {verdict}")
             best = self._best()
             if not self.enabled:
@@ -147,6 +152,11 @@ class Guard:
             options = dataclasses.replace(options, damping=more, damped=True)
             least, most = (float(f(d)) for f, d in ((min, jax.tree.leaves(more)), (max, jax.tree.leaves(more))))
             self.did.append(f"damping raised to {least:.4g}" + (f" ... {most:.4g}" if most > least else ""))
+
+    def _moved_by_rounding(self, state: State) -> bool:
+        """Whether that is all that still moves: no damping helps against it."""
+        residual = float(self.rows[-1].residual[-1].max())
+        return np.isfinite(residual) and may_be_rounding(residual, find_beliefs(self.problem, state).rounding)
 
     def _best(self) -> Values:
         """The means with the lowest energy, the start among them. Looked up only when something went wrong."""
@@ -241,7 +251,7 @@ class Guard:
             sound = np.isfinite(residuals[-1]) or proximal.finite(state.messages)
             if not (np.isfinite(energies).all() and sound):
                 return state, "diverging"
-            if residuals[-1] <= self.tolerance:
+            if enough.at_rest(_row(rows, -1)):
                 return state, "converged"
             if seen >= _LEAST and rows.settling[-1].max() <= self.settled:
                 return state, "settled"
@@ -325,7 +335,8 @@ class Guard:
         state = proximal.recentre(problem, state, problem.start)
         if not proximal.finite(state.messages):
             state = self._empty(problem, state)
-        state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, Enough(tolerance))
+        enough = Enough(tolerance, visits=1)  # a step need not be exact
+        state, _, rows = self._advance(problem, state, self.options, nothing_seen(problem), _INNER, enough)
         residuals = rows.residual.max(1)
         if not proximal.finite(state.messages) or residuals[-1] > max(
             2 * residuals[: len(residuals) // 2 + 1].min(), tolerance

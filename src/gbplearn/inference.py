@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import bethe, linalg
-from .compiling import keep_programs, lean_jit
+from .compiling import keep_programs
 from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
@@ -21,8 +21,9 @@ from .look import nothing_seen
 from .notebook import result_html
 from .options import Options
 from .plotting import plot_result
-from .problem import Messages, Problem, State, belief, empty_state
+from .problem import Messages, Problem, State, empty_state
 from .propagate import Enough, run
+from .rounding import find_beliefs, may_be_rounding
 from .schedule import AfterVisit, Damping, OnMovement, Schedule, Sweep, per_slot
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Status(enum.Enum):
     CONVERGED = "converged"
     SETTLED = "the parameters have settled; activations may still move"
     ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
+    ROUNDING = "float32 is not enough: rounding alone moves beliefs by more than the tolerance; use float64"
     DIVERGED = "diverged; the beliefs are those of the last good state"
 
     def __str__(self) -> str:
@@ -197,10 +199,11 @@ def beliefs(
     """The current belief of every variable."""
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)
-    return _by_name(graph, problem, _all_beliefs(problem, state))
+    return _by_name(graph, problem, find_beliefs(problem, state).beliefs)
 
 
-_all_beliefs = lean_jit(lambda problem, state: {name: belief(problem, state, name) for name in problem.prior})
+# Rounding of means that is never worth a word, in standard deviations.
+_SMALL_ROUNDING = 1e-3
 
 
 def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -> dict[str, Gaussian]:
@@ -271,8 +274,8 @@ def infer(
     **Arguments:**
 
     - `iterations`: at most so many full schedules.
-    - `tolerance`: converged when the undamped proposed change of every belief is smaller: `|new mean - mean| / std`
-        and `|log precision ratio|`.
+    - `tolerance`: converged when the undamped proposed change of every belief is smaller, in two iterations in a row:
+        `|new mean - mean| / std` and `|log precision ratio|`.
     - `settled`: also stop when the parameters (variables of that kind) have settled: the same change of their means,
         and of their log precisions, is smaller, root mean square over the parameters of each factor group. Activations
         at the kink of a `max` or a ReLU may jump to and fro for ever, without any consequence for the parameters.
@@ -313,14 +316,14 @@ def infer(
     if settled is not None and not settled >= 0:
         raise ValueError(f"settled must be >= 0, or None, got {settled!r}")
     outcome = Guard(problem, options, iterations, tolerance, guard, -1.0 if settled is None else settled).run(state)
-    result = _result(graph, problem, outcome)
+    result = _result(graph, problem, outcome, tolerance)
     if throw and result.status is Status.DIVERGED:
         raise InferenceError(result.message, result)
     return result
 
 
-def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
-    found = _all_beliefs(problem, outcome.state)
+def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: float) -> Result:
+    found, rounding = find_beliefs(problem, outcome.state)
     if outcome.means is not None:
         found = {name: _with_mean(g, outcome.means[name]) for name, g in found.items()}
     good = Status.SETTLED if outcome.settled else Status.CONVERGED
@@ -330,6 +333,12 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
     residuals, energy, switched, priors = (
         np.asarray(x) for x in (seen.residual, seen.energy, seen.switched, seen.prior)
     )
+    off = {n: float(x) for n, x in rounding.items()}
+    lost = {n: x for n, x in off.items() if x > max(tolerance, _SMALL_ROUNDING)}
+    # What rounding moves to and fro never comes to rest.
+    restless = status is Status.ITERATION_LIMIT and may_be_rounding(float(residuals[-1].max()), off)
+    if lost and (status is Status.CONVERGED or restless or outcome.rounding):
+        status = Status.ROUNDING
     trace = Trace(
         np.max(residuals, axis=1, initial=0.0),
         {n: energy[:, i] for i, n in enumerate(names)},
@@ -341,6 +350,8 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
     unknown = [n for n, b in found.items() if problem.touching(n) and not all_proper(b)]
     if unknown and status is Status.CONVERGED:
         message += f"; not everything is known of {', '.join(unknown)}"
+    if status is Status.ROUNDING:
+        message = _rounding_message(lost, graph.dtype)
     if outcome.where is not None:
         g, iteration = outcome.where
         message = f"{message} (group '{names[g]}', iteration {iteration})"
@@ -355,6 +366,17 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome) -> Result:
         _by_name(graph, problem, found), status, message, len(residuals), noise, trace, tuple(outcome.did),
         outcome.state, problem, graph,
     )  # fmt: skip
+
+
+def _rounding_message(lost: dict[str, float], dtype: Any) -> str:
+    """Which variables rounding has moved, and how far."""
+    worst = max(lost, key=lost.__getitem__)
+    more = "" if len(lost) == 1 else f" and {len(lost) - 1} more"
+    how = f"'{worst}'{more}, by up to {lost[worst]:.1g} standard deviations"
+    if np.isinf(lost[worst]):
+        how = f"'{worst}'{more}: beside what was measured its prior is lost"
+    cure = "use float64" if dtype == jnp.float32 else "take other units, or less extreme priors and noises"
+    return f"{dtype} is not enough: rounding alone may have moved {how}; {cure}"
 
 
 def _with_mean(gaussian: Gaussian, mean: jax.Array) -> Gaussian:

@@ -2,6 +2,10 @@
 
 Everything here is written so that float32 keeps its digits: nothing is ever found by
 adding all terms and subtracting one again.
+
+Factorisations are written out instead of taken from LAPACK. XLA:CPU gives the matrices of a batch to the threads of its
+own pool and lets one of them wait: two such calls side by side have waited for each other for ever (jaxlib 0.10). The
+matrices here are many and small, for which arithmetic on all of them at once is quicker anyway.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from operator import add
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float
 
@@ -19,6 +24,10 @@ from jaxtyping import Bool, Float
 _ROW = 16
 # Rows of this many are written out.
 _FEW = 4
+# Factorisations of matrices up to this size are written out step by step; those of larger ones are loops.
+_SMALL = 6
+# Rounds of rotations after which a symmetric matrix of any size is diagonal (they stop when it is).
+_SWEEPS = 20
 
 
 def add_all(terms: list[Array]) -> Array:
@@ -118,6 +127,108 @@ def symmetric(a: Array) -> Array:
     return 0.5 * (a + transpose(a))
 
 
+def cholesky(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
+    """The lower `l` with `l l' = a`; NaN from the first pivot on that is not positive."""
+    n = a.shape[-1]
+    if n > _SMALL:
+
+        def step(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            rest, out = carry
+            column = lax.dynamic_index_in_dim(rest, j, -1, keepdims=False)
+            pivot = lax.dynamic_index_in_dim(column, j, -1)
+            column = jnp.where(jnp.arange(n) >= j, column / jnp.sqrt(pivot), 0)
+            return rest - column[..., :, None] * column[..., None, :], jnp.where(
+                jnp.arange(n) == j, column[..., None], out
+            )
+
+        return lax.fori_loop(0, n, step, (a, jnp.zeros_like(a)))[1]
+    columns = []
+    for j in range(n):
+        below = a[..., j:, j]
+        for k, column in enumerate(columns):
+            below = below - column[..., j - k :] * column[..., j - k, None]
+        columns.append(below / jnp.sqrt(below[..., :1]))
+    pads = [[(0, 0)] * (a.ndim - 2) + [(j, 0)] for j in range(n)]
+    return jnp.stack([jnp.pad(c, pad) for c, pad in zip(columns, pads)], -1)
+
+
+def triangular_solve(factor: Float[Array, "... n n"], b: Float[Array, "... n k"], transposed: bool = False) -> Array:
+    """`factor^-1 b` for a lower triangular factor, or `factor'^-1 b`; broadcast against each other."""
+    n = factor.shape[-1]
+    if n > _SMALL:
+
+        def step(i: Array, x: Array) -> Array:
+            i = n - 1 - i if transposed else i
+            row = lax.dynamic_index_in_dim(factor, i, -1 if transposed else -2, keepdims=False)
+            pivot = lax.dynamic_index_in_dim(row, i, -1)
+            # Of `x` what comes later is still 0, as is what the factor has there.
+            found = lax.dynamic_index_in_dim(b, i, -2, keepdims=False) - jnp.einsum("...n,...nk->...k", row, x)
+            return jnp.where((jnp.arange(n) == i)[:, None], (found / pivot)[..., None, :], x)
+
+        shape = jnp.broadcast_shapes(factor.shape[:-2], b.shape[:-2])
+        return lax.fori_loop(0, n, step, jnp.zeros((*shape, *b.shape[-2:]), b.dtype))
+    rows: dict[int, Array] = {}
+    for i in reversed(range(n)) if transposed else range(n):
+        row = b[..., i, :]
+        for j, x in rows.items():
+            row = row - (factor[..., j, i] if transposed else factor[..., i, j])[..., None] * x
+        rows[i] = row / factor[..., i, i, None]
+    return jnp.stack([rows[i] for i in range(n)], -2)
+
+
+def _next_partners(n: int) -> np.ndarray:
+    """Which axis stands where in the next round: the first stays, all others move on by one place around a table."""
+    one, other = list(range(0, n, 2)), list(range(1, n, 2))
+    if n > 2:
+        one, other = [one[0], other[0], *one[1:-1]], [*other[1:], one[-1]]
+    return np.asarray([axis for pair in zip(one, other) for axis in pair])
+
+
+def _turn_columns(m: Array, cos: Array, sin: Array) -> Array:
+    """Columns `2 i` and `2 i + 1` turned by one angle."""
+    one, other, cos, sin = m[..., 0::2], m[..., 1::2], cos[..., None, :], sin[..., None, :]
+    return jnp.stack([cos * one - sin * other, sin * one + cos * other], -1).reshape(m.shape)
+
+
+def eigenvectors(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n"], Float[Array, "*b n n"]]:
+    """Eigenvalues of symmetric matrices, in no order, and eigenvectors as columns: Jacobi's rotations.
+
+    A round turns `n / 2` planes at once, which meet no other; between two rounds the axes change partners (Brent and
+    Luk 1985), so that after `n - 1` rounds each has met every other, and all stand in their old order again.
+    """
+    n = a.shape[-1]
+    if n == 1:
+        return a[..., 0], jnp.ones_like(a)
+    if n % 2:  # an axis more, that nothing turns
+        a = jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, 1), (0, 1)])
+    even = a.shape[-1]
+    order = _next_partners(even)
+    small = jnp.finfo(a.dtype).eps * jnp.max(jnp.abs(jnp.diagonal(a, axis1=-2, axis2=-1)), -1)
+
+    def turn(_, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        m, v = carry
+        p, q, off = (jnp.diagonal(m[..., i::2, j::2], axis1=-2, axis2=-1) for i, j in ((0, 0), (1, 1), (0, 1)))
+        # tan of the smaller angle that makes `off` zero.
+        there = off != 0
+        half = (q - p) / jnp.where(there, 2 * off, 1)
+        t = jnp.where(there, jnp.where(half < 0, -1, 1) / (jnp.abs(half) + jnp.hypot(half, 1.0)), 0)
+        cos = 1 / jnp.sqrt(1 + t * t)
+        m = _turn_columns(transpose(_turn_columns(m, cos, t * cos)), cos, t * cos)
+        return m[..., order, :][..., :, order], _turn_columns(v, cos, t * cos)[..., :, order]
+
+    def restless(carry: tuple[Array, Array, Array]) -> Array:
+        m, _, i = carry
+        off = jnp.max(jnp.abs(m * (1 - jnp.eye(even, dtype=m.dtype))), (-2, -1))
+        return (i < _SWEEPS) & jnp.any(off > small)
+
+    def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        return *lax.fori_loop(0, even - 1, turn, carry[:2]), carry[2] + 1
+
+    start = a, jnp.broadcast_to(jnp.eye(even, dtype=a.dtype), a.shape), jnp.zeros((), jnp.int32)
+    m, v, _ = lax.while_loop(restless, sweep, start)
+    return jnp.diagonal(m, axis1=-2, axis2=-1)[..., :n], v[..., :n, :n]
+
+
 def pivot_tolerance(dtype: jnp.dtype, size: int) -> float:
     """Below this share of its diagonal, a pivot of a Cholesky factorisation is rounding noise."""
     return 8.0 * size * float(jnp.finfo(dtype).eps)
@@ -137,7 +248,7 @@ def scaled_cholesky(
     if n == 1:
         return jnp.ones_like(a), scale, (diagonal > 0)[..., 0]
     unit = a * scale[..., :, None] * scale[..., None, :]
-    factor = lax.linalg.cholesky(unit, symmetrize_input=False)
+    factor = cholesky(unit)
     pivots = jnp.diagonal(factor, axis1=-2, axis2=-1) ** 2
     good = jnp.all(jnp.isfinite(factor), (-2, -1)) & jnp.all(pivots > pivot_tolerance(a.dtype, n), -1)
     return jnp.where(good[..., None, None], factor, jnp.eye(n, dtype=a.dtype)), scale, good
@@ -145,9 +256,8 @@ def scaled_cholesky(
 
 def factor_solve(factor: Array, scale: Array, b: Float[Array, "*b n k"]) -> Float[Array, "*b n k"]:
     """`a^-1 b` from `scaled_cholesky(a)`."""
-    half = lax.linalg.triangular_solve(factor, b * scale[..., None], left_side=True, lower=True)
-    whole = lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
-    return whole * scale[..., None]
+    half = triangular_solve(factor, b * scale[..., None])
+    return triangular_solve(factor, half, transposed=True) * scale[..., None]
 
 
 def spd_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n k"]) -> Float[Array, "*b n k"]:
@@ -192,7 +302,7 @@ def split_semidefinite(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"
     n = a.shape[-1]
     diagonal = jnp.diagonal(a, axis1=-2, axis2=-1)
     scale = jnp.where(diagonal > 0, lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1)), 1)
-    values, vectors = jnp.linalg.eigh(a * scale[..., :, None] * scale[..., None, :])
+    values, vectors = eigenvectors(a * scale[..., :, None] * scale[..., None, :])
     present = values > pivot_tolerance(a.dtype, n)
     inverse = jnp.where(present, 1 / jnp.where(present, values, 1), 0)
     vectors = scale[..., :, None] * vectors
@@ -217,7 +327,7 @@ def limit_inverse(finite: Float[Array, "*b n n"], infinite: Float[Array, "*b n n
     limit is `P (P finite P + I - P)^-1 P`.
     """
     size = jnp.trace(infinite, axis1=-2, axis2=-1)[..., None, None]
-    values, vectors = jnp.linalg.eigh(infinite / jnp.where(size > 0, size, 1))
+    values, vectors = eigenvectors(infinite / jnp.where(size > 0, size, 1))
     null = vectors * (values <= pivot_tolerance(finite.dtype, finite.shape[-1]))[..., None, :]
     projection = null @ transpose(null)
     identity = jnp.eye(finite.shape[-1], dtype=finite.dtype)

@@ -26,6 +26,7 @@ class Latest(NamedTuple):
     switched: Array
     prior: Array
     priority: Array  # what a schedule that picks groups goes by
+    quiet: Array  # visits in a row (one an iteration counts) at which no group had a residual above the tolerance
 
     def total(self) -> Array:
         """Energy of all groups and priors."""
@@ -40,7 +41,8 @@ def nothing_seen(problem: Problem) -> Latest:
     residual = np.where([bool(g.slots) for g in problem.groups], infinite, 0).astype(dtype)
     learnt = [any(name in problem.parameters for name in g.variables) for g in problem.groups]
     settling = np.where(learnt, infinite, 0).astype(dtype)
-    parts = residual, settling, zeros, zeros, np.zeros(len(problem.prior), dtype), infinite
+    quiet = np.zeros(len(problem.groups), np.int32)
+    parts = residual, settling, zeros, zeros, np.zeros(len(problem.prior), dtype), infinite, quiet
     return Latest(*map(jnp.asarray, parts))
 
 

@@ -3,15 +3,16 @@
 A factor with measurement `y = h(x) + noise`, `noise ~ N(0, Sy)`, linearised at `x0` with Jacobian columns `J_i`, and
 cavities with means `m_i` and variances `v_i`:
 
-    S_-i = Sy + sum_{j != i} J_j v_j J_j'             what the others leave uncertain about the measurement
-    R    = y - h(x0) - sum_j J_j (m_j - x0_j)         innovation
+    S_-i = Sy + sum_{j != i} J_j v_j J_j'                          what the others leave uncertain about the measurement
+    R_-i = y - h(x0) + J_i x0_i - sum_{j != i} J_j (m_j - x0_j)    what they leave of it to be explained
     lam_i = J_i' S_-i^-1 J_i
-    eta_i = J_i' S_-i^-1 (R + J_i m_i)
+    eta_i = J_i' S_-i^-1 R_-i
 
 This is the exact marginal of the linearised factor times the other cavities. The architecture's form with one
-shared `S` follows by `S_-i = S - J_i v_i J_i'`; it is used where that subtraction keeps its digits, that is for edges
-with leverage `v_i J_i' S^-1 J_i <= 1/2`. Leverages of a factor sum to less than M, so fewer than 2 M edges lie
-above: for these `S_-i` is summed from the others (for M = 1 the one edge that holds more than half of `S`).
+shared `S` and one innovation `R = R_-i - J_i m_i` follows by `S_-i = S - J_i v_i J_i'`; it is used where these
+subtractions keep their digits, that is for edges with leverage `v_i J_i' S^-1 J_i <= 1/2`. Leverages of a factor sum
+to less than M, so fewer than 2 M edges lie above: for these `S_-i` and `R_-i` are summed from the others (for M = 1 the
+one edge that holds more than half of `S`). A vague cavity far away would else leave its own rounding in `eta_i`.
 
 A cavity of zero precision has infinite variance. Its limit: along `J_i` times the unknown directions the others
 hear nothing; the variable itself hears a finite message.
@@ -109,23 +110,30 @@ def scalar_messages(
         v = 1 / lam
         means.append(e.cavity.eta * v if e.proper else jnp.where(known, e.cavity.eta * v, e.point))
         spreads.append(v if e.proper else jnp.where(known, v, 0))
-    moves = [e.rows.total(e.jacobian * (m - e.point)) for e, m in zip(edges, means)]
     terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
     totals = [e.rows.total(t) for e, t in zip(edges, terms)]
     others: list[Array] = _leave_one_out(edges, terms, totals) if edges else []
     wide = [p.jacobian.squared().times(p.variance) for p in pools]
+    moves = [p.jacobian.times(p.move) for p in pools if p.move is not None]
+    moves += [-p.reaction * v for p, v in zip(pools, wide)]
     if pools:
-        moves += [p.jacobian.times(p.move) for p in pools if p.move is not None]
-        moves += [-p.reaction * v for p, v in zip(pools, wide)]
         others = [o + e.rows.lift(add_all(wide)) for e, o in zip(edges, others)]
-    innovation = residual[:, None] - add_all(moves)
+    half = 0.5 * add_all([*totals, *wide])
+    most = [t > e.rows.lift(half) for e, t in zip(edges, terms)]
+    shifts = [e.jacobian * (m - e.point) for e, m in zip(edges, means)]
+    moves += [e.rows.total(jnp.where(top, 0, x)) for e, top, x in zip(edges, most, shifts)]
+    left = residual[:, None] - add_all(moves)  # by all but the edge that holds most of S
+    innovation = left
+    if edges:
+        innovation = left - add_all([e.rows.total(jnp.where(top, x, 0)) for e, top, x in zip(edges, most, shifts)])
     # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
     k = 1.0 if scale is None else scale[:, None]
     out = []
-    for e, m, rest in zip(edges, means, others):
+    for e, m, rest, top in zip(edges, means, others, most):
         weight = 1.0 if scale is None else e.rows.lift(scale[:, None])
         gain = e.jacobian * (weight / (e.rows.lift(variance[:, None]) + weight * rest))
-        out.append(Gaussian(gain * (e.rows.lift(innovation) + e.jacobian * m), gain * e.jacobian))
+        shared, own = e.rows.lift(innovation) + e.jacobian * m, e.rows.lift(left) + e.jacobian * e.point
+        out.append(Gaussian(gain * jnp.where(top, own, shared), gain * e.jacobian))
     count = None
     if not all(e.proper for e in edges):
         unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]
@@ -173,10 +181,15 @@ def general_messages(
     )
 
 
-def _innovation(edges: list[Edge], means: list[Array], residual: Array) -> Array:
-    return residual - add_all(
-        [jnp.einsum("fnmd,fnd->fm", *_same_f(e.jacobian, m - e.point)) for e, m in zip(edges, means)]
-    )
+def _shifts(edges: list[Edge], means: list[Array]) -> list[Array]:
+    """`J (m - x0)` of every edge, `(F, n, M)`."""
+    return [jnp.einsum("fnmd,fnd->fnm", *_same_f(e.jacobian, m - e.point)) for e, m in zip(edges, means)]
+
+
+def _left_by_others(edge: Edge, residual: Array, shift: Array, across: Array | None) -> Array:
+    """`R_-i` of every edge `(F, n, M)`; `across`: the shifts of all other edge sets, added up."""
+    left = (residual if across is None else residual - across)[:, None] - sum_of_others(shift, 1)
+    return left + jnp.einsum("fnmd,fnd->fnm", *_same_f(edge.jacobian, edge.point))
 
 
 def _same_f(a: Array, b: Array) -> tuple[Array, Array]:
@@ -185,10 +198,9 @@ def _same_f(a: Array, b: Array) -> tuple[Array, Array]:
     return jnp.broadcast_to(a, (f, *a.shape[1:])), jnp.broadcast_to(b, (f, *b.shape[1:]))
 
 
-def _answer(jacobian: Array, mean: Array, innovation: Array, inverse_times) -> Gaussian:
-    """`lam = J' A J`, `eta = J' A (R + J m)` for `A = S_-i^-1`, given as a function that applies it."""
-    predicted = innovation[:, None, :] + jnp.einsum("fnmd,fnd->fnm", jacobian, mean)
-    right = jnp.concatenate([jacobian, predicted[..., None]], -1)
+def _message(jacobian: Array, left: Array, inverse_times) -> Gaussian:
+    """`lam = J' A J`, `eta = J' A R_-i` for `A = S_-i^-1`, given as a function that applies it."""
+    right = jnp.concatenate([jacobian, left[..., None]], -1)
     solved = linalg.transpose(jacobian) @ inverse_times(right)
     return Gaussian(solved[..., -1], linalg.symmetric(solved[..., :-1]))
 
@@ -204,7 +216,7 @@ def _definite(
     covs = [linalg.factor_inverse(factor, scale) for factor, scale, _ in factored]
     means = [jnp.einsum("fnij,fnj->fni", v, e.cavity.eta) for v, e in zip(covs, edges)]
     edges = [e._replace(jacobian=_same_f(e.jacobian, m)[0]) for e, m in zip(edges, means)]
-    innovation = _innovation(edges, means, residual)
+    shifts = _shifts(edges, means)
     m = residual.shape[1]
     few = [e.jacobian.shape[1] < 2 * m or e.jacobian.shape[3] > 1 for e in edges]
     parts = [_covariances(e.jacobian, v) if short else None for e, v, short in zip(edges, covs, few)]
@@ -213,22 +225,28 @@ def _definite(
         for e, v, p in zip(edges, covs, parts)
     ]
     out = []
-    for e, v, mean, p, rest in zip(edges, covs, means, parts, others_in_list(totals)):
+    across = others_in_list([x.sum(1) for x in shifts])
+    for e, v, mean, p, rest, shift, x in zip(edges, covs, means, parts, others_in_list(totals), shifts, across):
         base = _plus(covariance, rest)
         if p is None:
-            out.append(_many_scalars(e.jacobian[..., 0], v[..., 0, 0], mean[..., 0], innovation, base))
+            left = residual if x is None else residual - x
+            out.append(_many_scalars(e, v[..., 0, 0], mean[..., 0], left, shift, base))
         else:
             s = base[:, None] + sum_of_others(p, 1)
-            out.append(_answer(e.jacobian, mean, innovation, lambda b, s=s: linalg.spd_solve(s, b)))
+            left = _left_by_others(e, residual, shift, x)
+            out.append(_message(e.jacobian, left, lambda b, s=s: linalg.spd_solve(s, b)))
     return out
 
 
-def _many_scalars(j: Array, v: Array, mean: Array, innovation: Array, base: Array) -> Gaussian:
+def _many_scalars(edge: Edge, v: Array, mean: Array, residual: Array, shift: Array, base: Array) -> Gaussian:
     """More scalars than 2 M in one edge set: one solve with the shared `S`, and `2 M - 1` exact ones.
 
-    `j (F, n, M)`, `v (F, n)`, `base (F, M, M)`: noise and the other edge sets.
+    `v`, `mean (F, n)`, `residual (F, M)`: less what the other edge sets shift, `shift (F, n, M)`, `base (F, M, M)`:
+    noise and the other edge sets.
     """
+    j, point = edge.jacobian[..., 0], jnp.broadcast_to(edge.point[..., 0], v.shape)
     factors, _, m = j.shape
+    innovation = residual - shift.sum(1)
     s = base + jnp.einsum("fn,fna,fnb->fab", v, j, j)
     factor, unit, _ = linalg.scaled_cholesky(s)
     solved = linalg.factor_solve(factor, unit, linalg.transpose(j))  # (F, M, n)
@@ -241,11 +259,13 @@ def _many_scalars(j: Array, v: Array, mean: Array, innovation: Array, base: Arra
     def with_exact_ones() -> tuple[Array, Array]:
         _, top = lax.top_k(leverage, 2 * m - 1)
         row = jnp.arange(factors)[:, None]
-        j_top, v_top, mean_top = j[row, top], v[row, top], mean[row, top]
+        j_top, v_top = j[row, top], v[row, top]
         rest = base + jnp.einsum("fn,fna,fnb->fab", v.at[row, top].set(0), j, j)
         parts = v_top[..., None, None] * j_top[..., :, None] * j_top[..., None, :]
         s_top = rest[:, None] + sum_of_others(parts, 1)
-        exact = _answer(j_top[..., None], mean_top[..., None], innovation, lambda b: linalg.spd_solve(s_top, b))
+        left = (residual - shift.at[row, top].set(0).sum(1))[:, None] - sum_of_others(shift[row, top], 1)
+        left = left + j_top * point[row, top][..., None]
+        exact = _message(j_top[..., None], left, lambda b: linalg.spd_solve(s_top, b))
         return eta.at[row, top].set(exact.eta[..., 0]), lam.at[row, top].set(exact.lam[..., 0, 0])
 
     # With many variables a leverage above 1/2 is rare, and looking for it costs less than the exact solves.
@@ -272,13 +292,15 @@ def _limit(edges: list[Edge], residual: Array, covariance: Array) -> list[Gaussi
         moved = jnp.where(real, moved * lax.rsqrt(jnp.where(real, size, 1)), 0)
         infinite.append(moved @ linalg.transpose(moved))
     edges = [e._replace(jacobian=j) for e, j in zip(edges, jacobians)]
-    innovation = _innovation(edges, means, residual)
+    shifts = _shifts(edges, means)
+    shift_across = others_in_list([x.sum(1) for x in shifts])
     finite_across = others_in_list([p.sum(1) for p in parts])
     infinite_across = others_in_list([p.sum(1) for p in infinite])
     out = []
-    for e, mean, p, q, a, b in zip(edges, means, parts, infinite, finite_across, infinite_across):
+    for e, p, q, x, a, b, c in zip(edges, parts, infinite, shifts, finite_across, infinite_across, shift_across):
         s = _plus(covariance, a)[:, None] + sum_of_others(p, 1)
         unknown = sum_of_others(q, 1) if b is None else b[:, None] + sum_of_others(q, 1)
         inverse = linalg.limit_inverse(s, unknown)
-        out.append(_answer(e.jacobian, mean, innovation, lambda x, inverse=inverse: inverse @ x))
+        left = _left_by_others(e, residual, x, c)
+        out.append(_message(e.jacobian, left, lambda right, inverse=inverse: inverse @ right))
     return out

@@ -71,14 +71,28 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: La
 
 
 class Enough(NamedTuple):
-    """When to stop: every residual is at most `tolerance`, or the parameters have settled to `settled` (< 0: never)."""
+    """When to stop: at rest, or the parameters have settled to `settled` (< 0: never).
+
+    At rest: in `visits` visits of each group in a row no group had a residual above `tolerance`. One is not enough:
+    residuals of an oscillation pass through 0.
+    """
 
     tolerance: float | Array | np.ndarray
     settled: float | Array | np.ndarray = -1.0
+    visits: int | Array | np.ndarray = 2
+
+    def counted(self, latest: Latest, visited: Array) -> Latest:
+        """With the quiet visits of this iteration counted, of the groups that were visited."""
+        calm = latest.residual.max() <= self.tolerance
+        return latest._replace(quiet=jnp.where(calm, latest.quiet + visited, 0))
+
+    def at_rest(self, latest: Latest) -> Any:
+        """Whether all groups are."""
+        return latest.quiet.min() >= self.visits
 
     def reached(self, latest: Latest) -> Any:
-        """By what was seen last."""
-        return (latest.residual.max() <= self.tolerance) | (latest.settling.max() <= self.settled)
+        """Whether that is enough."""
+        return self.at_rest(latest) | (latest.settling.max() <= self.settled)
 
 
 def _run(
@@ -98,6 +112,9 @@ def _run(
     it is what was seen next.
     """
     problem = problem.with_known()
+    # A schedule that draws blindly may leave a group out; one that picks knows what each has missed.
+    picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
+    idle = jnp.asarray([not g.slots for g in problem.groups])
     trace = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), latest)
 
     def going(carry) -> Array:
@@ -107,11 +124,15 @@ def _run(
 
     def body(carry):
         state, latest, trace, i = carry
+        visits = state.visits
         if every is None:
             state, latest = iterate(problem, state, options, latest)
+            latest = enough.counted(latest, (idle | (state.visits > visits)) if picks else jnp.ones_like(idle))
             return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
-        count = jnp.minimum(every, limit - i)
+        # Nobody knows what happened between two looks: the second quiet one follows the first at once.
+        count = jnp.minimum(jnp.where(latest.quiet.max() > 0, 1, every), limit - i)
         state, latest = _look_after(problem, state, options, latest, count)
+        latest = enough.counted(latest, jnp.ones_like(idle))
         there = (i <= jnp.arange(CHUNK)) & (jnp.arange(CHUNK) < i + count)
         trace = jax.tree.map(lambda t, x: jnp.where(there.reshape(-1, *[1] * x.ndim), x, t), trace, latest)
         return state, latest, trace, i + count
@@ -170,7 +191,8 @@ def advance(
     seldom = is_large(problem) and (fixed_order(problem, options) is not None or options.schedule.blind)
     every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
-    numbers = Enough(*(np.asarray(x, latest.residual.dtype) for x in enough))
+    dtype = latest.residual.dtype
+    numbers = Enough(np.asarray(enough.tolerance, dtype), np.asarray(enough.settled, dtype), np.int32(enough.visits))
     program = _lean_run_in_place() if problem.native else run_in_place
     compiled = _programs(program)
     state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
