@@ -156,7 +156,10 @@ class Guard:
     def _moved_by_rounding(self, state: State) -> bool:
         """Whether that is all that still moves: no damping helps against it."""
         residual = float(self.rows[-1].residual[-1].max())
-        return np.isfinite(residual) and may_be_rounding(residual, find_beliefs(self.problem, state).rounding)
+        if not np.isfinite(residual):
+            return False
+        rounding = find_beliefs(self.problem, state).rounding
+        return may_be_rounding(residual, {n: x for n, x in rounding.items() if np.isfinite(x)})
 
     def _best(self) -> Values:
         """The means with the lowest energy, the start among them. Looked up only when something went wrong."""

@@ -25,7 +25,7 @@ _ROW = 16
 # Rows of this many are written out.
 _FEW = 4
 # Factorisations of matrices up to this size are written out step by step; those of larger ones are loops.
-_SMALL = 6
+_SMALL = 3
 # Rounds of rotations after which a symmetric matrix of any size is diagonal (they stop when it is).
 _SWEEPS = 20
 

@@ -1,11 +1,11 @@
 """What the rounding of floating-point numbers leaves of a belief.
 
-Beliefs are kept as `eta` and `lam`, sums of a prior and of messages, each rounded to a share `eps / 2` of itself. So the
-mean of a scalar is known to `eps sum |eta| / sqrt(lam)` standard deviations at best: one that is 10⁷ of them from 0 is
-lost in float32. In a block, with covariance `V`, mean `m` and all sums taken of absolute values, means are known to
-(Skeel 1979)
+Beliefs are kept as `eta` and `lam`, sums of a prior and of messages, each rounded to `eps / 2` of its size. So the mean
+of a scalar is known to `eps sum |eta| / sqrt(lam)` standard deviations at best: one that is 10⁷ of them from 0 is
+lost in float32. In a block of `n`, with covariance `V`, mean `m` and all sums taken of absolute values, means are known
+to (Skeel 1979; a product of `n` terms is rounded more often)
 
-    eps |V| (sum |eta| + (sum |lam|) |m|) / 2
+    eps |V| (sum |eta| + (sum |lam|) |m|) (n + 1) / 4
 
 and variances to `eps |V| (sum |lam|) |V|`: correlated blocks, measured far more precisely than their prior says, lose
 their prior. Then `lam` need not even be positive definite.
@@ -51,7 +51,8 @@ def rounding_error(belief: Gaussian, parts: list[Gaussian]) -> Array:
     mean = jnp.abs(linalg.information(v, belief.eta))
     counts = good & (_diagonal(belief.lam).max(-1) < POINT / 2)
     variance = jnp.where(counts[..., None], _diagonal(v), 1)
-    off = 0.5 * linalg.information(jnp.abs(v), eta + linalg.information(lam, mean)) / jnp.sqrt(variance)
+    off = linalg.information(jnp.abs(v), eta + linalg.information(lam, mean)) / jnp.sqrt(variance)
+    off = 0.25 * (1 + belief.shape[-1]) * off
     wide = 0.5 * _diagonal(jnp.abs(v) @ lam @ jnp.abs(v)) / variance
     return jnp.max(jnp.where(counts[..., None], eps * jnp.maximum(off, wide), 0), initial=0)
 
