@@ -1,6 +1,7 @@
 """`gbplearn denoise` and GBPDenoiser: kinds of files and arrays, and what is refused. What is cleaned is small."""
 
 import dataclasses
+import os
 import re
 from functools import partial
 
@@ -139,6 +140,33 @@ def test_each_frame_is_compared_with_its_own_truth(clean, noisy, tmp_path, capsy
     expected = np.mean([psnr(n / 255, t / 255) for n, t in zip(given, truth)])
     assert float(re.search(r"noisy: ([\d.]+) dB", said)[1]) == pytest.approx(expected, abs=0.01)
     assert re.search(r"factors a graph: pixels [\d,]+, previous [\d,]+, next [\d,]+, smooth/inside", said)
+
+
+@pytest.mark.parametrize("kind", ["image", "folder"])
+def test_nothing_of_the_users_is_lost(kind, noisy, tmp_path, quick):
+    """What has a name that versions before used while they wrote stays, and a link stays one."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "far").mkdir()
+    save(tmp_path / "in" / "0.png", noisy)
+    source, name = (tmp_path / "in", "out") if kind == "folder" else (tmp_path / "in" / "0.png", "out.png")
+    mine = tmp_path / f".{name}.partial"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("mine")
+    (tmp_path / name).symlink_to(f"far/{name}")
+    assert main(["denoise", str(source), str(tmp_path / name), "--no-report"]) == 0
+    assert (mine / "thesis.txt").read_text() == "mine"
+    assert (tmp_path / name).is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([mine.name, "far", "in", name])
+    assert [p.name for p in (tmp_path / "far").iterdir()] == [name]
+    found = tmp_path / name / "0.png" if kind == "folder" else tmp_path / name
+    assert read(found).shape == noisy.shape
+
+
+def test_an_output_that_is_no_file_is_refused(noisy, tmp_path, capsys, quick):
+    os.mkfifo(tmp_path / "out.png")
+    line = refused(capsys, save(tmp_path / "in.png", noisy), tmp_path / "out.png")
+    assert line == f"gbplearn: cannot write {tmp_path / 'out.png'}: it is a pipe, not a file"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.png", "out.png"]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
