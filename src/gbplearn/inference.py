@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import bethe, linalg
-from .compiling import keep_programs, lean_jit
+from .compiling import lean_jit
 from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
@@ -299,7 +299,6 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if not graph.factors:
         raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
-    keep_programs()
     problem = graph.problem(evidence, messages)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
     if init is None:
