@@ -24,6 +24,7 @@ from .plotting import plot_result
 from .problem import Messages, Problem, State, belief, empty_state
 from .propagate import Enough, run
 from .schedule import AfterVisit, Damping, OnMovement, Schedule, Sweep, per_slot
+from .tracing import refuse_jit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -299,6 +300,7 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if not graph.factors:
         raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
+    refuse_jit("gbp.infer")
     problem = graph.problem(evidence, messages)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
     if init is None:
