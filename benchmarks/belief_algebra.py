@@ -63,6 +63,7 @@ def forgotten(seed: int) -> dict[str, float]:
 
 
 def main() -> None:
+    gbp.cache_programs()
     for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
         clock = Clock()
         metrics = {**forgotten(seed), **merged(seed)}

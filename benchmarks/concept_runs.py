@@ -183,6 +183,7 @@ RUNS = {"streams": streams, "paths": paths, "guard": guarded}
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--png", type=Path, help="folder for PNGs")
     parser.add_argument(

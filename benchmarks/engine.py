@@ -218,6 +218,7 @@ def write_down(name: str, report: dict, text: str) -> None:
 
 
 def main() -> int:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller, for a first look")
     parser.add_argument("--write", action="store_true", help="write engine.json and the tables in docs/performance.md")

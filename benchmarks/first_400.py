@@ -70,6 +70,7 @@ def run(data: Images, seed: int) -> dict[str, float]:
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)

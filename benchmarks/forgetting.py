@@ -137,6 +137,7 @@ def run(name: str, seed: int) -> None:
 
 
 def main() -> None:
+    gbp.cache_programs()
     for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
         for name in CASES:
             run(name, seed)

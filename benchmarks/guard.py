@@ -53,6 +53,7 @@ def one(kind: str, n: int, p: int, prior: float, seed: int) -> dict:
 
 
 def main() -> int:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write guard.json")
     args = parser.parse_args()

@@ -104,6 +104,7 @@ def learn_otherwise(method, chosen, data, order, val):
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("method", choices=TRIALS)
     parser.add_argument("data", nargs="+")

@@ -72,6 +72,7 @@ def figure(report: dict) -> None:
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
     given = parser.parse_args()

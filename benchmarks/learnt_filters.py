@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sparse
 from scipy.sparse.linalg import spsolve
 
+from gbplearn import cache_programs
 from gbplearn.data.video import corrupt, load_bear, read_image
 from gbplearn.denoising.best import denoise_best
 from gbplearn.image_scores import psnr
@@ -55,6 +56,7 @@ def filled(channel: np.ndarray, mask: np.ndarray, parts: list[tuple[sparse.csr_m
 
 
 def main() -> None:
+    cache_programs()
     clean = load_bear(Path(sys.argv[1]), 1)[0] / 255
     noisy, masks = (found[0] for found in corrupt(clean[None], 0.1, 0))
     laplacian = differences(masks.shape, CROSS, np.array([-4.0, 1, 1, 1, 1]), 1)

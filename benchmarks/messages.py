@@ -116,6 +116,7 @@ def tables() -> str:
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("table")

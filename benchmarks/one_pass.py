@@ -71,6 +71,7 @@ def by_adam(data, order: np.ndarray, seed: int, way: str) -> dict:
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

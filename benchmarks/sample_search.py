@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gbplearn import scores
+from gbplearn import cache_programs, scores
 from gbplearn.data.images import load_images
 from gbplearn.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, check_method, learn
 from gbplearn.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
@@ -97,6 +97,7 @@ def search(method: str, size: int, data) -> None:
 
 
 def main() -> None:
+    cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", help=", ".join(METHODS).replace("%", "%%"))
     parser.add_argument("--data-dir", type=Path)

@@ -21,6 +21,7 @@ LEDGER = Path(__file__).parents[1] / "results" / "ledger.jsonl"
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=50)

@@ -18,10 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import gbplearn as gbp
 import pages
 
 
 def main() -> None:
+    gbp.cache_programs()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     known = {page.stem: page for page in pages.TUTORIALS}
     parser.add_argument("name", nargs="*", choices=[*known, []], help="of a page; by default all")

@@ -107,6 +107,7 @@ def draw(a: Asked) -> Figure:
 
 
 def main() -> None:
+    gbp.cache_programs()  # the next run need not compile anew
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("out", nargs="?", type=Path, default=Path("."), help="folder for the pictures")
     asked = parser.parse_args()

@@ -219,6 +219,7 @@ def draw(d: Denoised) -> Figure:
 
 
 def main() -> None:
+    gbp.cache_programs()  # the next run need not compile anew
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("out", nargs="?", type=Path, default=Path("."), help="folder for the pictures")
     parser.add_argument("--seed", type=int, default=0, help="of the noise")

@@ -86,6 +86,7 @@ def _draw_one(ax: Axes, graph: gbp.PoseGraph) -> None:
 
 
 def main() -> None:
+    gbp.cache_programs()  # the next run need not compile anew
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("out", nargs="?", type=Path, default=Path("."), help="folder for pictures and found.g2o")
     parser.add_argument("--file", type=Path, help="a pose graph; by default one is made")

@@ -198,7 +198,10 @@ for _ in range(50):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(ready), os.close(begin)
-    torn += path.with_name(f".{path.name}.partial").exists()
+    left = [p for p in path.parent.iterdir() if p != path]
+    torn += len(left) > 0
+    for p in left:
+        p.unlink()
     which.append(checkpoint.decode(path.read_bytes()).note["which"])
 print(torn, sum(which), gbp.Learner.load(path).note["which"] == which[-1])
 """

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 
 import gbplearn as gbp
-from checkpoint_files import parts, put_together, refused, run, small_file
+from checkpoint_files import VALUES, X, parts, put_together, refused, run, small_file
 from gbplearn import checkpoint
 
 
@@ -132,9 +132,27 @@ LIES = {
     "parameters": (("settings", "parameters"), "free", "parameters"),
     "seed": (("settings", "seed"), -1, "seed"),
     "a new setting": (("settings", "hook"), "true", "'hook' does not belong there"),
-    "batches": (("batches",), -1, "whole"),
-    "true batches": (("batches",), True, "whole"),
-    "sizes": (("sizes",), [0], "whole"),
+    "batches": (("batches",), -1, "batches must be a whole number"),
+    "true batches": (("batches",), True, "batches must be a whole number"),
+    "many batches": (("batches",), 2**60, "batches must be a whole number from 0 to 9,007,199,254,740,992"),
+    "caution": (("caution",), -1, "caution must be a whole number from 0 to 24, got -1"),
+    "much caution": (("caution",), 10**6, "caution must be a whole number from 0 to 24, got 1000000"),
+    "sizes": (("sizes",), [0], "sizes must be a whole number from 1 to 100,000,000, got 0"),
+    "huge sizes": (("sizes",), [4, 10**9], "sizes must be a whole number from 1 to 100,000,000, got 1000000000"),
+    "sigma beyond its type": (("network", 0, "Dense", "sigma"), 1e308, "layer 0: sigma is too large for float32"),
+    "sigma below its type": (("network", 0, "Dense", "sigma"), 1e-30, "layer 0: sigma is too small for float32"),
+    "a prior beyond its type": (("network", 0, "Dense", "prior"), 1e20, "layer 0: prior is too large for float32"),
+    "a large init": (("network", 0, "Dense", "weight_init"), 1e38, "layer 0: weight_init is too large for float32"),
+    "a steep slope": (
+        ("network", 0, "Dense", "activation"),
+        {"LeakyRelu": {"slope": 1e300}},
+        "layer 0: activation: slope is too large for float32",
+    ),
+    "large tolerance": (("settings", "tolerance"), 1e300, "settings: tolerance is too large for float32"),
+    "large process_noise": (("settings", "process_noise"), 1e200, "settings: process_noise is too large for float32"),
+    "small forgetting": (("settings", "forgetting"), 1e-45, "settings: forgetting is too small for float32"),
+    "large input_sigma": (("settings", "input_sigma"), 1e308, "settings: input_sigma is too large for float32"),
+    "small input_sigma": (("settings", "input_sigma"), 1e-45, "settings: input_sigma is too small for float32"),
     "noise": (("noise", "dense"), {"LearnNoise": {"start": 0.1, "weight": 1.0}}, "noise"),
     "note": (("note",), 5, "note must be an object"),
     "note with a type": (("note", "x"), {"LeakyRelu": {"slope": 1.0}}, "unknown type"),
@@ -227,6 +245,61 @@ def test_numbers_that_are_no_beliefs(good, tmp_path):
             refused(put_together(facts, header, lie), tmp_path, f"{name} is no proper belief")
     at = header[WEIGHT]["data_offsets"][0]
     refused(put_together(facts, header, body[:at] + b"\0" * 4 + body[at + 4 :]), tmp_path, "no proper belief")
+
+
+def test_numbers_that_their_type_cannot_compute_with(good, tmp_path):
+    """A precision whose variance overflows (or is lost), a mean whose square does, a mean where nothing is known."""
+    facts, header, body = parts(good)
+
+    def lie(numbers):
+        out = bytearray(body)
+        for name, number in numbers.items():
+            at = header[name]["data_offsets"][0]
+            out[at : at + 4] = np.float32(number).tobytes()
+        return put_together(facts, header, bytes(out))
+
+    for name in ("posterior/dense/weight", "prior/dense/weight", "input_prior"):
+        eta, lam = (f"{name}/{part}" for part in ("eta", "lam"))
+        for numbers in ({lam: 1e-45}, {lam: 3e38}, {eta: 1e25, lam: 1e-5}, {eta: 1e38, lam: 1e-37}):
+            assert name in refused(lie(numbers), tmp_path, "is no proper belief")
+    refused(lie({"input_prior/lam": 0.0, "input_prior/eta": 1.0}), tmp_path, "input_prior is no proper belief")
+    (tmp_path / "flat").write_bytes(lie({"input_prior/lam": 0.0, "input_prior/eta": 0.0}))
+    assert float(gbp.Learner.load(tmp_path / "flat").input_prior.lam.ravel()[0]) == 0
+    many = {**facts, "batches": 2**53, "settings": {**facts["settings"], "seed": 2**63 - 1}}
+    refused(put_together(many, header, body), tmp_path, "seed")
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Of a learner that learns its noise and can forget its last batch."""
+    net = gbp.Sequential(gbp.Dense(1, sigma=0.1), gbp.GaussianObservation(sigma="learn"))
+    learner = gbp.Learner(net, (2,), iterations=8, record=True)
+    assert learner.update(X, VALUES).accepted
+    return checkpoint.encode(learner, {})
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (("history", "before", "caution"), -1, "history: caution must be a whole number from 0 to 24, got -1"),
+        (("history", "count"), 2**60, "history: count must be a whole number"),
+        (("history", "count"), 0, "history: count must be a whole number from 1"),
+        (("history", "noise", "0", "gaussian", 0), 1e300, "history: noise of batch 0 is too large for float32"),
+        (("noise", "gaussian", "LearnNoise", "start"), 1e-30, "noise: gaussian: start is too small for float32"),
+        (("noise", "gaussian", "LearnNoise", "weight"), 1e30, "noise: gaussian: weight is too large for float32"),
+        (
+            ("history", "before", "noise", "gaussian", "LearnNoise", "start"),
+            1e300,
+            "history: noise before: gaussian: start is too large for float32",
+        ),
+    ],
+    ids=lambda v: "/".join(map(str, v)) if isinstance(v, tuple) else "",
+)
+def test_numbers_of_noise_and_history(place, value, named, noisy, tmp_path):
+    facts, header, body = parts(noisy)
+    (tmp_path / "good").write_bytes(put_together(facts, header, body))
+    gbp.Learner.load(tmp_path / "good")
+    refused(put_together(replaced(facts, place, value), header, body), tmp_path, named)
 
 
 def test_images_of_any_size_take_no_memory(tmp_path):

@@ -86,6 +86,7 @@ def fill(folder, files):
 def test_images_are_what_the_files_hold(tmp_path, mnist, which, named):
     fill(tmp_path / "mnist", mnist[which])
     images, arrays = load_images("mnist", tmp_path / named), mnist[2]
+    assert len(load_images("mnist", str(tmp_path / named)).train_y) == 5
     assert images.train_x.shape == (5, 4, 3, 1)
     np.testing.assert_allclose(np.asarray(images.train_x)[..., 0], arrays[0] / 255, rtol=1e-6)
     np.testing.assert_allclose(images.test_x[[1]][..., 0], arrays[2][[1]] / 255, rtol=1e-6)

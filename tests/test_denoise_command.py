@@ -1,7 +1,10 @@
 """`gbplearn denoise` and GBPDenoiser: kinds of files and arrays, and what is refused. What is cleaned is small."""
 
 import dataclasses
+import os
 import re
+import struct
+import zlib
 from functools import partial
 
 import numpy as np
@@ -104,6 +107,47 @@ def test_grey_images_of_16_bits(clean, tmp_path, quick):
     np.testing.assert_array_equal(*found)
 
 
+def test_a_palette_with_transparent_colours_is_read_without_a_warning(clean, tmp_path, quick):
+    """What is transparent is shown in its colour, as in an RGBA image."""
+    alpha = np.full((*clean.shape[:2], 1), 128, np.uint8)
+    rgba = Image.fromarray(np.concatenate([clean, alpha], -1))
+    rgba.save(tmp_path / "rgba.png")
+    rgba.quantize(256).save(tmp_path / "palette.png")
+    with Image.open(tmp_path / "palette.png") as image:
+        assert isinstance(image.info["transparency"], bytes)
+    for name, most in (("rgba", 0), ("palette", 40)):
+        (frame,) = open_frames(tmp_path / f"{name}.png").read()
+        assert frame.shape == clean.shape
+        assert abs(frame.astype(int) - clean).max() <= most
+        assert main(["denoise", str(tmp_path / f"{name}.png"), str(tmp_path / "out.png"), "--no-report"]) == 0
+
+
+def png(path, width, height):
+    """A file that says that it is so large, and holds nothing."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""))
+    return path
+
+
+@pytest.mark.parametrize("place", ["input", "mask", "clean"])
+def test_a_decompression_bomb_is_refused_in_a_line(place, clean, tmp_path, capsys, quick):
+    bomb, fine = png(tmp_path / "bomb.png", 40_000, 40_000), save(tmp_path / "fine.png", clean)
+    more = [] if place == "input" else [f"--{place}", bomb]
+    line = refused(capsys, bomb if place == "input" else fine, tmp_path / "out.png", *more)
+    assert line == f"gbplearn: {bomb} cannot be read: it has more than 178,956,970 pixels"
+    assert {p.name for p in tmp_path.iterdir()} == {"bomb.png", "fine.png"}
+
+
+def test_a_very_large_image_is_read_without_a_warning(tmp_path, capsys):
+    """Pillow warns of images that are half as large as those that it refuses."""
+    line = refused(capsys, png(tmp_path / "large.png", 12_000, 10_000), tmp_path / "out.png")
+    assert "large.png cannot be read: image file is truncated" in line
+
+
 def test_a_jpeg_is_cleaned_with_a_word(clean, tmp_path, capsys, quick):
     for name, words in (("a.jpg", 1), ("a.png", 0)):
         source = save(tmp_path / name, clean)
@@ -139,6 +183,33 @@ def test_each_frame_is_compared_with_its_own_truth(clean, noisy, tmp_path, capsy
     expected = np.mean([psnr(n / 255, t / 255) for n, t in zip(given, truth)])
     assert float(re.search(r"noisy: ([\d.]+) dB", said)[1]) == pytest.approx(expected, abs=0.01)
     assert re.search(r"factors a graph: pixels [\d,]+, previous [\d,]+, next [\d,]+, smooth/inside", said)
+
+
+@pytest.mark.parametrize("kind", ["image", "folder"])
+def test_nothing_of_the_users_is_lost(kind, noisy, tmp_path, quick):
+    """What has a name that versions before used while they wrote stays, and a link stays one."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "far").mkdir()
+    save(tmp_path / "in" / "0.png", noisy)
+    source, name = (tmp_path / "in", "out") if kind == "folder" else (tmp_path / "in" / "0.png", "out.png")
+    mine = tmp_path / f".{name}.partial"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("mine")
+    (tmp_path / name).symlink_to(f"far/{name}")
+    assert main(["denoise", str(source), str(tmp_path / name), "--no-report"]) == 0
+    assert (mine / "thesis.txt").read_text() == "mine"
+    assert (tmp_path / name).is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([mine.name, "far", "in", name])
+    assert [p.name for p in (tmp_path / "far").iterdir()] == [name]
+    found = tmp_path / name / "0.png" if kind == "folder" else tmp_path / name
+    assert read(found).shape == noisy.shape
+
+
+def test_an_output_that_is_no_file_is_refused(noisy, tmp_path, capsys, quick):
+    os.mkfifo(tmp_path / "out.png")
+    line = refused(capsys, save(tmp_path / "in.png", noisy), tmp_path / "out.png")
+    assert line == f"gbplearn: cannot write {tmp_path / 'out.png'}: it is a pipe, not a file"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.png", "out.png"]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])

@@ -202,6 +202,16 @@ def test_alpha_of_one_forgets_everything():
     np.testing.assert_allclose(found(forgetful.posterior), found(fresh.posterior), rtol=1e-5, atol=1e-6)
 
 
+def test_process_noise_may_be_a_large_whole_number():
+    known = {"w": gbp.Gaussian.from_moments(jnp.zeros(2), std=jnp.ones(2))}
+    how = gbp.Filtering(process_noise=1.0)
+    object.__setattr__(
+        how, "process_noise", 10**6
+    )  # the tests' type checks allow no whole number here; users have none
+    later = how.next_prior(known, known)
+    np.testing.assert_allclose(later["w"].std, 1e6, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -1,9 +1,6 @@
-"""Few iterations: when learning stops, how it is damped, and that what was compiled is kept."""
+"""Few iterations: when learning stops, and how it is damped."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -12,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn import compiling
 from gbplearn.visit import cheap_uniform
 
 
@@ -98,46 +94,3 @@ def test_cheap_numbers_are_uniform_and_depend_on_the_key():
     assert ((counts - 2000) ** 2 / 2000).sum() < 95  # chi square, 49 degrees of freedom: 1 in 10,000
     for a, b in ((x, y), (x[1:], x[:-1]), (x[64:], x[:-64])):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.015
-
-
-def test_compiled_programs_are_kept_in_the_users_folder(monkeypatch, tmp_path):
-    keep, before = compiling.keep_programs.__wrapped__, jax.config.jax_compilation_cache_dir
-    assert keep() is None  # the tests told JAX of a folder of their own
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
-        monkeypatch.setenv("GBPLEARN_CACHE", "0")
-        assert keep() is None
-        assert jax.config.jax_compilation_cache_dir is None
-        monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path / "own"))
-        assert keep() == tmp_path / "own"
-        jax.config.update("jax_compilation_cache_dir", None)
-        monkeypatch.delenv("GBPLEARN_CACHE")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert keep() == tmp_path / "gbplearn"
-        jax.config.update("jax_compilation_cache_dir", None)
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path / "file" / "below"))
-        assert keep() is None  # nowhere to put it: no harm
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-@pytest.mark.slow
-def test_a_second_process_finds_what_the_first_compiled(monkeypatch, tmp_path):
-    monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path))
-    code = """if True:
-        import jax, numpy as np, gbplearn as gbp
-        compiled = []
-        jax.monitoring.register_event_listener(lambda event, **_: compiled.append(event))
-        net = gbp.Sequential(gbp.Dense(2), gbp.GaussianObservation(), input_shape=(3,))
-        gbp.Learner(net).update(np.ones((5, 3)), np.ones((5, 2)))
-        print(sum("cache_misses" in e for e in compiled), sum("cache_hits" in e for e in compiled))
-    """
-    first, second = (
-        [int(n) for n in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()]
-        for _ in range(2)
-    )
-    assert list(tmp_path.iterdir())
-    assert second[1] > first[1]
-    assert second[1] >= 1

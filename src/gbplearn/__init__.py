@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import native
 from .checkpoint import CheckpointError
+from .compiling import cache_programs
 from .data.g2o import read_g2o, write_g2o
 from .deploy import export, forward_function
 from .drawing import Drawing
@@ -108,6 +109,7 @@ __all__ = [
     "Variable",
     "View",
     "beliefs",
+    "cache_programs",
     "check_jacobian",
     "damping_for",
     "export",

@@ -12,6 +12,7 @@ import numpy as np
 from .gaussian import Gaussian
 from .layers.layer import Observation
 from .measurement import Shape
+from .tracing import refuse_traced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Batch:
 
 def as_inputs(x: Any, observed: Any, input_shape: Shape | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Inputs as numbers, 0 where they are not observed, and the mask."""
+    refuse_traced("x", x, observed)
     try:
         x = np.asarray(x, float)
     except (ValueError, TypeError):
@@ -122,6 +124,7 @@ def as_weights(weight: Any, size: int) -> np.ndarray | None:
     """The weight of each example, checked."""
     if weight is None:
         return None
+    refuse_traced("sample_weight", weight)
     weights = np.asarray(weight, float)
     if weights.shape != (size,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError(f"sample_weight must be {size} numbers >= 0, one for each example, not all 0")
@@ -134,6 +137,7 @@ def as_input_prior(prior: Gaussian | None, shape: Shape) -> Gaussian | None:
         return None
     if not isinstance(prior, Gaussian) or prior.block:
         raise ValueError("x_prior must be a gbp.Gaussian of scalars")
+    refuse_traced("x_prior", prior)
     try:
         wide = prior.broadcast_to(shape)
     except ValueError:
@@ -145,6 +149,7 @@ def as_input_prior(prior: Gaussian | None, shape: Shape) -> Gaussian | None:
 
 def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple[np.ndarray, np.ndarray | None]:
     """What a head observes of variables of `shape`, and its mask."""
+    refuse_traced("y", y, observed)
     if observed is None:
         return layer.target(y, shape), None
     try:

@@ -23,7 +23,8 @@ from . import checkpoint_history
 from .files import write_whole
 from .gaussian import Gaussian
 from .graph import FactorGraph
-from .learner import Learner
+from .learner import _MOST_CAUTION, Learner
+from .limits import Limits, check_whole
 from .measurement import Shape
 from .memory import available_memory
 from .network import Sequential
@@ -38,9 +39,12 @@ _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messag
 _FILTERING = ("alpha", "process_noise", "forgetting")
 SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "dtype", "seed")
 _LONGEST = 40  # characters of a note that are shown: a learning curve may be in it
-_COUNTS = ("batches", "examples", "failures", "caution")
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
+_LARGEST_BATCH = 10**8  # examples
+# Of what is counted; a float holds 2^53.
+_MOST = {"batches": 2**53, "examples": 2**53, "failures": 2**53, "caution": _MOST_CAUTION}
+_COUNTS = tuple(_MOST)
 
 
 class CheckpointError(ValueError):
@@ -218,24 +222,30 @@ def decode(data: bytes) -> Content:
     if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
         raise ValueError("version must be a string, and factors true or false")
 
-    net, shape = _network(facts)
     settings = _settings(facts["settings"])
+    limits = Limits(settings["dtype"])
+    limits.check(settings, "settings")
+    net, shape = _network(facts, limits)
     counts = {name: facts[name] for name in _COUNTS}
-    whole = [*counts.values(), *as_list(facts["sizes"], "sizes")]
-    if not all(is_whole(n) and n >= 0 for n in whole) or 0 in facts["sizes"]:
-        raise ValueError(f"{', '.join(_COUNTS)} and sizes must be whole numbers")
+    for name, n in counts.items():
+        check_whole(n, name, most=_MOST[name])
+    check_whole(settings["seed"] + counts["batches"], "seed")
+    for n in as_list(facts["sizes"], "sizes"):
+        check_whole(n, "sizes", least=1, most=_LARGEST_BATCH)
     noise = {name: from_plain(v, f"noise of {name}") for name, v in as_dict(facts["noise"], "noise").items()}
     if noise.keys() != net._start_noise(None).keys() or not all(isinstance(n, LearnNoise) for n in noise.values()):
         raise ValueError("the noise it holds is not what the network learns")
+    limits.check(noise, "noise")
     note = {name: from_plain(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
 
-    history = checkpoint_history.checked(facts["history"], noise)
-    expected = _expected(net, shape, settings["dtype"], entries, history)
+    history = checkpoint_history.checked(facts["history"], noise, limits, _MOST)
+    expected = _expected(net, shape, limits, entries, history)
     tensors, more = read_tensors(entries, body, expected), (facts["sizes"], noise, note, history)
+    _check_means(tensors, limits)
     return Content(facts["version"], net, shape, settings, facts["factors"], counts, *more, tensors)
 
 
-def _network(facts: dict[str, Any]) -> tuple[Sequential, Shape]:
+def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
     shape, own = as_shape(facts["input_shape"], "input_shape"), facts["network_input_shape"]
     if own is not None and as_shape(own, "network_input_shape") != shape:
         raise ValueError("the network takes other examples than the learner")
@@ -244,6 +254,8 @@ def _network(facts: dict[str, Any]) -> tuple[Sequential, Shape]:
     layers = [from_plain(v, f"layer {i}", LAYERS) for i, v in enumerate(facts["network"])]
     if not all(type(layer).__name__ in LAYERS for layer in layers):
         raise ValueError("network must be a list of layers")
+    for i, layer in enumerate(layers):
+        limits.check(layer, f"layer {i}")
     net = Sequential(*layers, input_shape=None if own is None else shape)
     net.shapes(shape)
     return net, shape
@@ -276,7 +288,7 @@ def _settings(data: Any) -> dict[str, Any]:
 
 
 def _expected(
-    net: Sequential, shape: Shape, dtype: str, entries: Mapping[str, Any], history: dict[str, Any]
+    net: Sequential, shape: Shape, limits: Limits, entries: Mapping[str, Any], history: dict[str, Any]
 ) -> dict[str, Expected]:
     """The tensors that belong to a network."""
     given = as_dict(entries.get(f"{_INPUT_PRIOR}/eta"), _INPUT_PRIOR).get("shape")
@@ -286,14 +298,25 @@ def _expected(
     either = tuple(_DTYPES.values())
     out = {
         f"{_INPUT_PRIOR}/eta": Expected(either, prior),
-        f"{_INPUT_PRIOR}/lam": Expected(either, prior, least=0.0),  # nothing need be known of an input
+        f"{_INPUT_PRIOR}/lam": Expected(either, prior, 0.0, limits.precisions[1]),  # nothing need be known of an input
     }
     parameters, said = net._parameters(shape), "taught/"
     known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
     for name in (*known, *checkpoint_history.names_in(history, parameters)):
         of = parameters[name.split("/", 2)[2] if name.startswith(said) else name.split("/", 1)[1]]
-        out[f"{name}/eta"] = Expected((_DTYPES[dtype],), of.shape)
+        out[f"{name}/eta"] = Expected((_DTYPES[limits.dtype],), of.shape)
         # What a batch has said need not be a density.
-        bound = {} if name.startswith(said) else {"least": 0.0, "above": True}
-        out[f"{name}/lam"] = Expected((_DTYPES[dtype],), of.shape, **bound)
+        bounds = () if name.startswith(said) else limits.precisions
+        out[f"{name}/lam"] = Expected((_DTYPES[limits.dtype],), of.shape, *bounds)
     return out
+
+
+def _check_means(tensors: Mapping[str, np.ndarray], limits: Limits) -> None:
+    """Raise unless every density has a mean that can be squared, or nothing is known: `eta` and `lam` are 0."""
+    for name in (n.removesuffix("/lam") for n in tensors if n.endswith("/lam") and not n.startswith("taught/")):
+        eta, lam = (tensors[f"{name}/{part}"].astype(np.float64) for part in ("eta", "lam"))
+        with np.errstate(over="ignore"):
+            mean = np.divide(eta, lam, out=np.where(eta == 0, 0.0, np.inf), where=lam > 0)
+        sound = (np.abs(mean) <= limits.largest) & ((lam == 0) | (lam >= limits.precisions[0]))
+        if not sound.all():
+            raise ValueError(f"{name} is no proper belief: its mean or its variance is too large")

@@ -6,12 +6,13 @@ Tensors are `taught/NUMBER/PARAMETER` of every batch that can be forgotten, and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .gaussian import Gaussian
 from .history import MOST, BatchRecord, Before, History, Taught
 from .inference import Status
+from .limits import Limits, check_whole
 from .noise import LearnNoise
 from .plain import from_plain, is_number, is_whole, to_plain
 from .sealed_file import as_dict, as_list, check_names
@@ -41,20 +42,22 @@ def tensors_of(history: History) -> dict[str, Gaussian]:
     return out
 
 
-def checked(data: Any, noisy: Iterable[str]) -> dict[str, Any]:
+def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, int]) -> dict[str, Any]:
     """Facts that were read; a `ValueError` says what is wrong with them.
 
     **Arguments:**
 
     - `noisy`: the layers that learn their noise.
+    - `most`: how large "batches" and "caution" of a learner may be.
     """
     facts, layers = as_dict(data, "history"), sorted(noisy)
     check_names(facts, ("record", "count", "batches", "noise", "before"), "history")
     if not isinstance(facts["record"], bool):
         raise ValueError("history: record must be true or false")
     rows, count = as_list(facts["batches"], "history: batches"), facts["count"]
-    if not is_whole(count) or not count >= len(rows) or len(rows) > MOST:
-        raise ValueError("history: count must be a whole number, of all batches there have been")
+    if len(rows) > MOST:
+        raise ValueError(f"history: more than {MOST:,} batches")
+    check_whole(count, "history: count", least=len(rows), most=most["batches"])
     batches = [_record(row, number) for number, row in enumerate(rows, count - len(rows))]
     kept = [str(told.batch) for told in batches if told.recorded and not told.forgotten]
     noise = {}
@@ -64,6 +67,7 @@ def checked(data: Any, noisy: Iterable[str]) -> dict[str, Any]:
         for pair in by_layer.values():
             if len(as_list(pair, "history: noise")) != 2 or not all(map(is_number, pair)):
                 raise ValueError("history: noise must be pairs of numbers")
+            limits.check(pair, f"history: noise of batch {number}")
         noise[int(number)] = {name: (pair[0], pair[1]) for name, pair in by_layer.items()}
     before = facts["before"]
     if before is not None:
@@ -72,7 +76,9 @@ def checked(data: Any, noisy: Iterable[str]) -> dict[str, Any]:
         known = {n: from_plain(v, f"noise of {n}") for n, v in known.items()}
         if sorted(known) != layers or not all(isinstance(v, LearnNoise) for v in known.values()):
             raise ValueError("history: the noise before is not what the network learns")
-        if not is_whole(before["caution"]) or not kept or int(kept[-1]) != count - 1:
+        limits.check(known, "history: noise before")
+        check_whole(before["caution"], "history: caution", most=most["caution"])
+        if not kept or int(kept[-1]) != count - 1:
             raise ValueError("history: there is no batch before which anything could have been known")
         before = {"noise": known, "caution": before["caution"]}
     return {"record": facts["record"], "count": count, "batches": batches, "noise": noise, "before": before}

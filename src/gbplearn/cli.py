@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from . import __version__
+from .compiling import cache_programs
 
 if TYPE_CHECKING or importlib.util.find_spec("tyro") is not None:
     import tyro
@@ -282,6 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = _parse(words)
         if command is not None:
+            cache_programs()
             command.run()
     except BadInput as error:
         return _fail(str(error))

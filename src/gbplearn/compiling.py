@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.core import Tracer
 
-from .files import cache_folder
+from .files import cache_folder, make_folder
 
 # XLA:CPU's older code generator: a third of the memory to compile, and a fifth less time. What runs in every iteration
 # is compiled by the newer one, whose code is up to a third faster; unless kernels do the most of it.
@@ -68,28 +69,40 @@ def one_round(fn: Callable[[Any], Any], carry: Any, often: Array) -> Any:
     return lax.fori_loop(0, jnp.where(often, 2, 1), lambda _, c: fn(c), carry)
 
 
-@functools.cache
-def keep_programs() -> Path | None:
-    """Keep what is compiled in a folder of the user's, where the next process finds it; called before inference.
+def cache_programs() -> Path | None:
+    """Keep what JAX compiles in a folder of the user's, where the next process finds it.
+
+    Call it before the first inference. It is a setting of JAX and holds for the whole process, so nothing else in
+    gbplearn makes it: the command line and the examples call this function, `gbp.infer` does not.
 
     The folder is `$GBPLEARN_CACHE`, by default `gbplearn` in the user's cache folder; `GBPLEARN_CACHE=0` turns it off.
-    Who has told JAX of a folder of their own (`jax_compilation_cache_dir`) keeps that one.
+    If JAX has a folder already (`jax_compilation_cache_dir`), all stays as it is. If nothing can be written to the
+    folder, programs are not kept, and a line in the log (`logging`, "gbplearn") says so once.
 
-    **Returns:** the folder, None if it is off.
+    **Returns:** the folder; None if programs are not kept.
     """
+    present = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if present:
+        return Path(present)
     wanted = os.environ.get("GBPLEARN_CACHE", "")
-    if wanted == "0" or jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
+    if wanted == "0":
         return None
     folder = Path(wanted) if wanted else cache_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None  # nowhere to keep it: as without
+        make_folder(folder)
+    except OSError as error:
+        _log_once(f"compiled programs are not kept: {error}")
+        return None
     # JAX asks for this anew with every compilation; programs that take less are compiled again.
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return folder
+
+
+@functools.cache
+def _log_once(sentence: str) -> None:
+    logging.getLogger("gbplearn").warning(sentence)
 
 
 def release_memory() -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .gaussian import Gaussian
+from .tracing import refuse_traced
 from .view import Variable
 
 
@@ -61,6 +62,7 @@ class Evidence:
 
 def as_numbers(name: str, value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     """Numbers for a variable, broadcast to its shape."""
+    refuse_traced(f"variable '{name}': {what}", value)
     try:
         return np.array(np.broadcast_to(np.asarray(value, float), shape))
     except (ValueError, TypeError):
@@ -76,6 +78,7 @@ def check_observed(variable: Variable, value: Any, mask: Any) -> tuple[np.ndarra
         if not np.isfinite(values).all():
             raise ValueError(f"variable '{name}': the observed value holds NaN or infinity (give mask=)")
         return values, None
+    refuse_traced(f"variable '{name}': mask", mask)
     try:
         flags = np.array(np.broadcast_to(np.asarray(mask, bool), variable.unit_shape))
     except ValueError:
@@ -94,6 +97,7 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
         raise ValueError(f"variable '{name}': {what} must be a gbp.Gaussian, got {belief!r}")
     if belief.block and not block:
         raise ValueError(f"variable '{name}': a {what} in block form needs block=True")
+    refuse_traced(f"variable '{name}': {what}", belief)
     # Before it is repeated for every unit: what is given is often one number.
     lam = np.asarray(belief.lam, float)
     sound = np.isfinite(np.asarray(belief.eta)).all() and np.isfinite(lam).all()

@@ -17,6 +17,7 @@ from .gaussian import Gaussian, Numbers
 from .measurement import FactorKind, Function, Layout, Measurement
 from .noise import LearnNoise
 from .robust import Kernel
+from .tracing import refuse_traced
 from .view import Variable, View, check_once
 
 
@@ -69,6 +70,8 @@ class Factor:
         if not self.name:
             name = getattr(self.h, "__name__", type(self.h).__name__)
             put("name", "factor" if name == "<lambda>" else name)
+        for field in ("h", "y", "sigma", "covariance", "weight"):
+            refuse_traced(f"factor '{self.name}': {field}", getattr(self, field))
         if not isinstance(self.args, (tuple, list)):
             put("args", (self.args,))
         put("args", tuple(self._argument(i, a) for i, a in enumerate(self.args)))
@@ -152,6 +155,7 @@ class Factor:
             if not a.shape:
                 raise ValueError(f"factor '{self.name}': argument {i} ('{a.variable.name}') has no factor axis")
             return a
+        refuse_traced(f"factor '{self.name}': argument {i}", a)
         try:
             array = np.asarray(a)
         except ValueError as error:
@@ -218,11 +222,12 @@ class Factor:
     def _measure(self, h: Callable[..., Any]) -> tuple[int, ...]:
         rows = self._rows()
         try:
-            out = jax.eval_shape(h, *rows)
+            program, out = jax.make_jaxpr(h, return_shape=True)(*rows)
         except Exception as error:
             shapes = ", ".join(str(r.shape) for r in rows)
             text = _hint(h, error) or str(error).split("\n")[0]
             raise ValueError(f"factor '{self.name}': h failed on arguments of shape {shapes}: {text}") from error
+        refuse_traced(f"factor '{self.name}': a value that h takes from around it", program.consts)
         if not hasattr(out, "shape") or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ValueError(f"factor '{self.name}': h must return one array of real numbers, it returns {out}")
         if math.prod(out.shape) == 0:

@@ -75,7 +75,8 @@ class Filtering:
         """The prior of the next batch."""
         if self.trivial:
             return posterior
-        return _next_prior(posterior, original, self.alpha, self.process_noise, self.forgetting)
+        # As floats: the square of a large whole number would overflow.
+        return _next_prior(posterior, original, float(self.alpha), float(self.process_noise), float(self.forgetting))
 
 
 @lean_jit

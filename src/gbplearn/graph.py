@@ -21,6 +21,7 @@ from .group import Group, check_mode, linearise, make_group
 from .measurement import FactorKind, Linear
 from .notebook import graph_html
 from .problem import Problem, empty_state, with_learnt_noise
+from .tracing import refuse_jit, refuse_traced
 from .view import Variable, View
 
 Kind = Literal["activation", "parameter"]
@@ -51,6 +52,7 @@ class FactorGraph:
     """
 
     def __init__(self, *, dtype: Any = None):
+        refuse_jit("gbp.FactorGraph")
         self.dtype = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
         if self.dtype not in (jnp.float32, jnp.float64):
             raise ValueError(f"FactorGraph: dtype must be float32 or float64, got {self.dtype}")
@@ -289,6 +291,7 @@ class FactorGraph:
             if isinstance(value, Gaussian):
                 seen.hold(keep, check_held(variable, value, self.dtype))
                 continue
+            refuse_traced(f"evidence of '{name}'", value)
             masked = isinstance(value, tuple) and len(value) == 2 and np.asarray(value[1]).dtype == bool
             seen.observe(keep, *check_observed(variable, *(value if masked else (value, None))))
         priors = self.priors()

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import bethe, linalg
-from .compiling import keep_programs
 from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
@@ -25,6 +24,7 @@ from .problem import Messages, Problem, State, empty_state
 from .propagate import Enough, run
 from .rounding import find_beliefs, may_be_rounding
 from .schedule import AfterVisit, Damping, OnMovement, Schedule, Sweep, per_slot
+from .tracing import refuse_jit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -302,7 +302,7 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if not graph.factors:
         raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
-    keep_programs()
+    refuse_jit("gbp.infer")
     problem = graph.problem(evidence, messages)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)
     if init is None:

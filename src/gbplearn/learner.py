@@ -15,7 +15,6 @@ from .acceptance import all_sound, ended_badly
 from .answers import answer, explains_input, log_evidence, variable
 from .batch import Batch
 from .carried import check_carried
-from .compiling import keep_programs
 from .filtering import Filtering
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
@@ -99,7 +98,6 @@ class Learner:
         if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
             twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
             raise ValueError(f"input_sigma must be a number > 0: {twice}")
-        keep_programs()
         self.net, self.input_shape = net, net._input_shape(input_shape)
         self.filtering = Filtering(alpha, process_noise, forgetting)
         self.options: dict[str, Any] = {

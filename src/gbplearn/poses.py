@@ -78,6 +78,59 @@ def stepped(pose: Any, step: Any) -> Any:
     return composed(pose, xp.concatenate([step[..., :3], unit], -1))
 
 
+def pose_of_angles(pose: np.ndarray) -> np.ndarray:
+    """A pose in space given as `(x, y, z, roll, pitch, yaw)`: turned about x, then y, then z, axes that stand still."""
+    half = pose[..., 3:] / 2
+    (a, b, c), (s, t, u) = (np.moveaxis(f(half), -1, 0) for f in (np.cos, np.sin))
+    turn = (s * b * c - a * t * u, a * t * c + s * b * u, a * b * u - s * t * c, a * b * c + s * t * u)
+    return np.concatenate([pose[..., :3], np.stack(turn, -1)], -1)
+
+
+def along_a_tree(count: int, edges: np.ndarray, measurements: np.ndarray, root: int) -> np.ndarray:
+    """Poses that measurements lead to, one after the other from a first pose that lies at the origin.
+
+    They are taken along a spanning tree of as many edges between neighbours (odometry) as it can have; of the others
+    those that come first. Poses that no edge leads to are not finite, nor are those that lie beyond all numbers.
+
+    **Arguments:**
+
+    - `count`: how many poses there are.
+    - `edges`, `measurements`: as in `PoseGraph`.
+    - `root`: the first pose.
+    """
+    measured, size = _unit(measurements), measurements.shape[1]
+    parts = list(range(count))  # a pose of each that it is connected with, itself at the end
+
+    def part(i: int) -> int:
+        while parts[i] != i:
+            parts[i] = parts[parts[i]]
+            i = parts[i]
+        return i
+
+    tree: dict[int, list[tuple[int, np.ndarray]]] = {i: [] for i in range(count)}
+    none = np.eye(1, size, size - 1)[0] if size == SPACE else np.zeros(size)
+    for k in np.argsort(np.abs(np.diff(edges, axis=1)[:, 0]) != 1, kind="stable"):
+        i, j = map(int, edges[k])
+        if part(i) != part(j):
+            parts[part(i)] = part(j)
+            tree[i].append((j, measured[k]))
+            tree[j].append((i, relative(measured[k], none)))
+    poses = np.full((count, size), np.nan)
+    poses[root] = none
+    ahead, reached = [root], {root}
+    with np.errstate(all="ignore"):
+        while ahead:
+            i = ahead.pop()
+            for j, step in tree[i]:
+                if j not in reached:
+                    poses[j] = composed(poses[i], step)
+                    ahead.append(j)
+                    reached.add(j)
+        if size == PLANE:
+            poses[:, 2] = _wrapped(np, poses[:, 2])
+        return _unit(poses)
+
+
 def _wrapped(xp: ModuleType, angle: Any) -> Any:
     return xp.arctan2(xp.sin(angle), xp.cos(angle))
 

@@ -31,8 +31,8 @@ class Expected:
 
     dtypes: tuple[str, ...]
     shape: Shape
-    least: float = -math.inf  # its numbers are finite, and at least so large,
-    above: bool = False  # or larger
+    least: float = -math.inf  # its numbers are finite, and not smaller
+    most: float = math.inf  # or larger than these
 
 
 def sealed(data: bytes) -> bytes:
@@ -151,7 +151,7 @@ def read_tensors(
     for name, must in expected.items():
         begin, end = entries[name]["data_offsets"]
         out[name] = np.frombuffer(body[begin:end], _LITTLE_ENDIAN[entries[name]["dtype"]]).reshape(must.shape)
-        enough = out[name] > must.least if must.above else out[name] >= must.least
-        if not (np.isfinite(out[name]) & enough).all():
-            raise ValueError(f"{name} is no proper belief: it holds numbers that are not finite, or too small")
+        sound = (must.least <= out[name]) & (out[name] <= must.most)
+        if not (np.isfinite(out[name]) & sound).all():
+            raise ValueError(f"{name} is no proper belief: its numbers are not finite, too small or too large")
     return out

@@ -11,7 +11,7 @@ import numpy as np
 
 from .checkpoint import CheckpointError, load, save
 from .data.images import Images, load_images
-from .files import make_folder
+from .files import make_folder, target_of
 from .learner import Learner
 from .measurement import Shape
 from .models import digits_classifier, paper_classifier
@@ -123,7 +123,7 @@ def prepare(
     if max(images.train_y.max(), images.test_y.max()) >= CLASSES:
         raise ValueError(f"{data} must have {CLASSES} classes")
     if checkpoint is not None:
-        make_folder(checkpoint.parent)
+        make_folder(target_of(checkpoint).parent)
     if learner is None:
         shape = images.train_x.shape[1:]
         learner = Learner(network(shape), shape, iterations=iterations, seed=seed)

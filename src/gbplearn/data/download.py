@@ -14,12 +14,13 @@ from .known_files import KNOWN
 _TIMEOUT = 30  # seconds without an answer
 
 
-def data_folder(folder: Path | None, name: str) -> Path:
+def data_folder(folder: str | Path | None, name: str) -> Path:
     """Where data sets are: `folder`, or `$GBPLEARN_DATA`, or the user's cache folder."""
-    if folder is None and os.environ.get("GBPLEARN_DATA"):
-        folder = Path(os.environ["GBPLEARN_DATA"])
+    if folder is None:
+        folder = os.environ.get("GBPLEARN_DATA") or None
     if folder is None:
         return cache_folder() / "data"
+    folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder (the one that {name} is in, or is to be downloaded to)")
     return folder

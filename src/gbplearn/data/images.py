@@ -73,7 +73,7 @@ class Images:
         return dataclasses.replace(self, train_x=self.train_x.minus(mean), test_x=self.test_x.minus(mean))
 
 
-def load_images(name: str, folder: Path | None = None) -> Images:
+def load_images(name: str, folder: str | Path | None = None) -> Images:
     """A data set by name.
 
     The files are those that were published, checked by their hash: `mnist/train-images-idx3-ubyte.gz` and the like

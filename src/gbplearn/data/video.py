@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ BEAR, FRAMES, SIZE = "davis-bear", 82, (258, 454)  # height, width: those of the
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 
-def load_bear(folder: Path | None = None, count: int = FRAMES) -> np.ndarray:
+def load_bear(folder: str | Path | None = None, count: int = FRAMES) -> np.ndarray:
     """The bear of DAVIS (480p, 82 frames) as the paper has it: bytes `(frames, 258, 454, 3)`.
 
     **Arguments:**
@@ -46,9 +47,11 @@ def read_image(path: Path, size: tuple[int, int] | None = None, grey: bool = Fal
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as opened:
+        with _open(path) as opened:
             deep = opened.mode.startswith(("I", "F"))  # more than eight bits
             whole = _in_bytes(opened) if deep else opened
+            if opened.mode == "P" and "transparency" in opened.info:
+                whole = opened.convert("RGBA")  # else Pillow warns
             image = whole.convert("L" if grey and (deep or opened.mode in ("1", "L", "LA")) else "RGB")
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no image") from None
@@ -58,6 +61,18 @@ def read_image(path: Path, size: tuple[int, int] | None = None, grey: bool = Fal
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _open(path: Path) -> Any:
+    """As `Image.open`, without its warning of images that are large, but not too large to be read."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            return Image.open(path)
+        except Image.DecompressionBombError:
+            raise ValueError(f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from None
 
 
 def _in_bytes(image: Any) -> Any:

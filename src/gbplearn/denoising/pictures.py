@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..data.video import ENDINGS, frame_files, read_image
-from ..files import write_whole
+from ..files import PARTIAL, target_of, write_whole
 
 VIDEOS = (".mp4", ".gif", ".avi", ".mkv", ".mov", ".webm")
 
@@ -123,12 +124,18 @@ class Output:
             raise ValueError(f"{path} is there already")
         if not path.parent.is_dir():
             raise ValueError(f"{path.parent}: there is no such folder")
-        self._partial = path.with_name(f".{path.name}.partial{path.suffix if self.video else ''}")
-        self._clear()
         try:
-            self._partial.mkdir() if self.folder else self._partial.touch()
+            self._target = target_of(path)
         except OSError as error:
-            raise ValueError(f"cannot write to {path.parent}: {error.strerror}") from None
+            raise ValueError(str(error)) from None
+        beside = self._target.parent
+        try:
+            self._private = Path(tempfile.mkdtemp(dir=beside, prefix=PARTIAL[0], suffix=PARTIAL[1]))
+        except OSError as error:
+            raise ValueError(f"cannot write to {beside}: {error.strerror}") from None
+        self._partial = self._private / f"partial{path.suffix}"
+        if self.folder:
+            self._partial.mkdir()
         self._file: Any = None
         self._stream: Any = None
 
@@ -162,19 +169,17 @@ class Output:
         if self._file is not None:
             self._file.mux(self._stream.encode())
             self._file.close()
-        self._partial.replace(self.path)
+        if self.folder:
+            self._partial.rename(self._target)
+        else:
+            with self._partial.open("rb") as made:
+                write_whole(self._target, lambda file: shutil.copyfileobj(made, file))
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing else behind."""
         if self._file is not None:
             self._file.close()
-        self._clear()
-
-    def _clear(self) -> None:
-        if self._partial.is_dir():
-            shutil.rmtree(self._partial)
-        else:
-            self._partial.unlink(missing_ok=True)
+        shutil.rmtree(self._private, ignore_errors=True)
 
 
 def write_image(path: Path, image: np.ndarray, suffix: str = ".png") -> None:

@@ -1,0 +1,30 @@
+"""Values that JAX traces are no numbers: graphs are built, and inference runs, outside of JAX's transformations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+_INSTEAD = (
+    "gbp.infer is a Python loop over compiled programs and runs outside of JAX's transformations: build the graph from "
+    "numbers and call it in a loop of your own, once for each value"
+)
+
+
+def refuse_traced(what: str, *values: Any) -> None:
+    """A `TypeError` of one line if a value is traced by JAX, or holds one that is."""
+    for value in values:
+        if value is None or isinstance(value, (np.ndarray, float, int)):
+            continue
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value)):
+            raise TypeError(f"{what} is traced by jax.jit, jax.vmap or jax.grad. {_INSTEAD}")
+
+
+def refuse_jit(what: str) -> None:
+    """A `TypeError` of one line if this runs while JAX traces a function: there every operation gives such values."""
+    if isinstance(jnp.zeros(()), Tracer):
+        raise TypeError(f"{what} is called while JAX traces the function around it (jax.jit or the like). {_INSTEAD}")
