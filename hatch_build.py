@@ -28,29 +28,20 @@ def compiler() -> list[str] | None:
 
 def stamp(folder: Path) -> str:
     """Of the sources, as `library.py` computes it: a library of other sources is not loaded."""
-    sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    sources = sorted([*folder.glob("*.cc"), *folder.rglob("*.h")])
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
 
 
 class NativeKernels(BuildHookInterface):
     """Two shared libraries beside the sources; none, if anything is missing: the package works without."""
 
-    def dependencies(self) -> list[str]:
-        """The headers of XLA's foreign functions come with jaxlib."""
-        return ["jaxlib>=0.6"] if compiler() else []
-
     def initialize(self, version: str, build_data: dict) -> None:
         """Compile."""
         words = compiler()
         if self.target_name != "wheel" or words is None:
             return
-        try:
-            import jaxlib
-        except ImportError:
-            self.app.display_warning("gbplearn: native kernels were not built: there is no jaxlib with their headers")
-            return
         folder = Path(self.root) / FOLDER
-        headers = str(Path(jaxlib.__file__).parent / "include")
+        headers = str(folder / "headers")
         variants = {"kernels.so": []} | ({"kernels_wide.so": WIDE} if platform.machine() == "x86_64" else {})
         sources = sorted(str(p) for p in folder.glob("*.cc"))
         stamped = f'-DGBPLEARN_STAMP="{stamp(folder)}"'

@@ -18,7 +18,7 @@ from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.look import nothing_seen
 from gbplearn.messages import Edge
-from gbplearn.native import available, built, library
+from gbplearn.native import available, built
 from gbplearn.native.calls import many_outputs, takes_many_outputs
 from gbplearn.native.visits import kernel_for
 from gbplearn.problem import empty_state
@@ -234,23 +234,6 @@ def test_they_can_be_turned_off(monkeypatch):
     rng = np.random.default_rng(3)
     problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
     assert kernel_for(problem.with_known(), options, 1) is None
-
-
-def test_a_library_that_does_not_load_is_no_harm(monkeypatch, tmp_path):
-    broken, kernels = tmp_path / "kernels.so", library.FOLDER / "kernels.so"
-    broken.write_bytes(b"this is no library")
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
-    library._load.cache_clear()
-    try:
-        assert not built()
-        assert "OSError" in (library._load() or "")
-        if not list(kernels.parent.glob("kernels.so")):
-            return
-        broken.write_bytes(kernels.read_bytes())  # built of sources that are not these
-        library._load.cache_clear()
-        assert "built of other sources" in (library._load() or "")
-    finally:
-        library._load.cache_clear()
 
 
 @needs_kernels

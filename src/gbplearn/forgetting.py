@@ -21,17 +21,17 @@ def forget_batch(learner: Learner, batch: int) -> None:
     now = Before(learner._posterior, learner.noise, learner.caution)
     left, told = learner._history.without(batch, now, learner.prior, learner.filtering)
     counts = learner.batches - 1, learner.examples - told.examples
-    learner._history.forget(batch)
-    learner._posterior, learner.noise, learner.caution = left.beliefs, left.noise, left.caution
-    learner.batches, learner.examples = counts
+    with learner._swap:
+        learner._history.forget(batch)
+        learner._posterior, learner.noise, learner.caution = left.beliefs, left.noise, left.caution
+        learner.batches, learner.examples = counts
 
 
 def forget_and_learn_again(learner: Learner, batch: int, again: Iterable[Any]) -> None:
     """Divide by what a batch and all after it have said: what was known before it. Then learn those after it again.
 
-    All of it, or nothing: on an error, and on an interruption, the learner is what it was.
+    All of it, or nothing: a copy does it, and on an error, or an interruption, the learner is what it was.
     """
-    held, count = {**learner.__dict__, "_history": copy.deepcopy(learner._history)}, learner._history.count
     learner._history.check_recorded(batch)
     later = [e for e in learner._history.entries if e.batch > batch and not e.forgotten]
     batches = [batch_arguments(b) for b in again]
@@ -41,16 +41,14 @@ def forget_and_learn_again(learner: Learner, batch: int, again: Iterable[Any]) -
             f"again must be the {len(later)} batches after {batch}, of {[e.examples for e in later]} examples, "
             f"got {sizes}"
         )
-    try:
-        for entry in reversed(later):
-            forget_batch(learner, entry.batch)
-        forget_batch(learner, batch)
-        learner._history.go_back(batch)
-        for entry, arguments in progress(list(zip(later, batches)), "learn again"):
-            learner._history.skip_to(entry.batch)
-            if not learner.update(**arguments).accepted:
-                raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
-        learner._history.skip_to(count)
-    except BaseException:
-        learner.__dict__.update(held)
-        raise
+    trial = copy.copy(learner)
+    for entry in reversed(later):
+        forget_batch(trial, entry.batch)
+    forget_batch(trial, batch)
+    trial._history.go_back(batch)
+    for entry, arguments in progress(list(zip(later, batches)), "learn again"):
+        trial._history.skip_to(entry.batch)
+        if not trial.update(**arguments).accepted:
+            raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
+    trial._history.skip_to(learner._history.count)
+    learner._become(trial)

@@ -16,6 +16,7 @@ from .compiling import lean_jit
 from .drawing import Drawing, draw_graph
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
+from .forked import check_not_forked
 from .gaussian import Gaussian, Numbers
 from .group import Group, check_mode, linearise, make_group
 from .measurement import FactorKind, Linear
@@ -52,6 +53,7 @@ class FactorGraph:
     """
 
     def __init__(self, *, dtype: Any = None):
+        check_not_forked()
         refuse_jit("gbp.FactorGraph")
         self.dtype = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
         if self.dtype not in (jnp.float32, jnp.float64):
@@ -284,6 +286,7 @@ class FactorGraph:
         - `evidence`: on top of `observe` and `hold`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}`.
         - `messages`: kept "per-edge", "pooled", or "auto"; see `gbp.infer`.
         """
+        check_not_forked()
         check_mode(messages)
         seen = self._evidence.copy()
         for name, value in (evidence or {}).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
@@ -65,6 +66,12 @@ class History:
         self.taught: dict[int, Taught] = {}
         self.before: Before | None = None
         self._aside: dict[int, BatchRecord] = {}
+
+    def copy(self) -> History:
+        """The same records, which then go different ways."""
+        out = copy.copy(self)
+        out.entries, out.taught, out._aside = self.entries.copy(), dict(self.taught), dict(self._aside)
+        return out
 
     def entry(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from .answers import answer, explains_input, log_evidence, variable
 from .batch import Batch
 from .carried import check_carried
 from .filtering import Filtering
+from .forked import check_not_forked
 from .gaussian import Gaussian, Numbers
 from .graph import FactorGraph
 from .group import check_mode
@@ -24,6 +27,7 @@ from .inference import Result
 from .lay_out import default_input_prior, holds_inputs
 from .layers.softmax import SoftmaxObservation
 from .learning import learn_batch
+from .locks import locked
 from .network import Sequential
 from .noise import LearnNoise
 from .notebook import learner_html
@@ -45,6 +49,9 @@ class Learner:
         report = learner.update(images, labels)
     logits = learner.predict(images)
     ```
+
+    Threads may share a learner: changes (`update`, `forget`) and `save` wait for each other; predictions do not wait,
+    and know what was known when they began.
 
     **Arguments:**
 
@@ -98,6 +105,8 @@ class Learner:
         if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
             twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
             raise ValueError(f"input_sigma must be a number > 0: {twice}")
+        check_not_forked()
+        self._make_locks()
         self.net, self.input_shape = net, net._input_shape(input_shape)
         self.filtering = Filtering(alpha, process_noise, forgetting)
         self.options: dict[str, Any] = {
@@ -131,6 +140,26 @@ class Learner:
         self._history = History(self._history.record)
         self.note: dict[str, Any] = {}  # the user's own numbers and strings, that go into checkpoints
 
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # held by whoever changes the learner
+        self._swap = threading.Lock()  # held while what is known is read or replaced as a whole
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy or a pickle, which has locks, and records, of its own."""
+        with self._swap:
+            held = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_swap")}
+            return {**held, "_sizes": list(self._sizes), "_history": self._history.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._make_locks()
+        self.__dict__.update(state)
+
+    def _become(self, other: Learner) -> None:
+        """Know what another one knows."""
+        state = other.__getstate__()
+        with self._swap:
+            self.__dict__.update(state)
+
     @property
     def posterior(self) -> Posterior:
         """What is known of each parameter, by name."""
@@ -151,6 +180,7 @@ class Learner:
     def __repr__(self) -> str:
         return f"Learner({self.net!r}, batches={self.batches}, examples={self.examples})"
 
+    @locked
     def update(
         self,
         x: Numbers,
@@ -215,8 +245,9 @@ class Learner:
         entry = self._history.entry(report, known, before, found, noise, learnt)
         # All at once: an interruption leaves the old state, or the new.
         counts = self.batches + 1, self.examples + batch.size
-        self._posterior, self.noise, self.batches, self.examples, self.caution = found, learnt, *counts, caution
-        self._history.put(entry)
+        with self._swap:
+            self._posterior, self.noise, self.batches, self.examples, self.caution = found, learnt, *counts, caution
+            self._history.put(entry)
         return report
 
     def _log_evidence(self, result: Result, batch: Batch) -> float:
@@ -247,6 +278,7 @@ class Learner:
         """The batches that were learnt from, in their order: the last 10,000."""
         return list(self._history.entries)
 
+    @locked
     def forget(self, batch: int, again: Iterable[Any] | None = None) -> None:
         """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
 
@@ -268,6 +300,7 @@ class Learner:
             forget_and_learn_again(self, batch, again)
 
     def _checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
+        check_not_forked()
         if np.shape(x)[1:] != self.input_shape:
             raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
         return self.net.batch(x, y, **more)
@@ -290,7 +323,7 @@ class Learner:
         - `x`, `x_observed`, `x_prior`: as `update`; any number of examples.
         - `parameters`: "fixed" or "random"; by default as the learner was told.
         """
-        return answer(self, self._checked(x, x_observed=x_observed, x_prior=x_prior), parameters, None)
+        return answer(copy.copy(self), self._checked(x, x_observed=x_observed, x_prior=x_prior), parameters, None)
 
     def query(
         self,
@@ -324,7 +357,7 @@ class Learner:
             y = np.atleast_1d(np.asarray(y))
             x, x_observed = np.zeros((len(y), *self.input_shape)), False
         batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
-        return answer(self, batch, parameters, wanted)
+        return answer(copy.copy(self), batch, parameters, wanted)
 
     def log_evidence(
         self,
@@ -346,20 +379,21 @@ class Learner:
         - `parameters`: as `predict`.
         """
         batch = self._checked(x, y, x_observed=x_observed, y_observed=y_observed)
-        return log_evidence(self, batch, parameters)
+        return log_evidence(copy.copy(self), batch, parameters)
 
     def uncertainty(
         self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
     ) -> Uncertainty:
         """What is predicted, and which part of its uncertainty more data would take away; arguments as `predict`."""
-        return split(self, self._checked(x, x_observed=x_observed, x_prior=x_prior))
+        return split(copy.copy(self), self._checked(x, x_observed=x_observed, x_prior=x_prior))
 
     def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
         """Draws `(count, batch, ...)` of what would be observed: values with the noise of the head, or classes.
 
         Each output of each example for itself, by its belief. `how` as `predict`.
         """
-        return draw(self, self.predict(x, **how), count, seed)
+        now = copy.copy(self)
+        return draw(now, now.predict(x, **how), count, seed)
 
     def predict_proba(self, x: Numbers, **how: Any) -> Array:
         """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.
@@ -377,6 +411,7 @@ class Learner:
             raise ValueError("a network with generative layers has no forward pass")
         return out[self.net.output]
 
+    @locked
     def save(self, path: str | Path) -> None:
         """Write everything to one safetensors file, which appears whole or not at all.
 

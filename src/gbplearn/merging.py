@@ -51,7 +51,7 @@ def merge(
         if prior is None:
             raise ValueError("merge needs the prior that the posteriors began with: merge([a, b], prior)")
         return Posterior(_merged([m for m in several if not isinstance(m, Learner)], prior))
-    learners = [m for m in several if isinstance(m, Learner)]
+    learners = [copy.copy(m) for m in several if isinstance(m, Learner)]  # as they are now
     if len(learners) < len(several):
         raise TypeError("merge takes learners or posteriors, not both")
     if prior is not None:

@@ -2,9 +2,9 @@
 
 XLA:CPU writes every intermediate result of a visit to memory; these kernels go over the factors once. They compute
 what `visit` computes, for float32 on CPU, and nothing else: everywhere else, and where they were not built, the same
-visit is compiled by XLA. `GBPLEARN_NATIVE=0` turns them off.
+visit is compiled by XLA. `GBPLEARN_NATIVE=0` turns them off; `status()` says whether they are on, and if not, why.
 """
 
-from .library import available, built
+from .library import KernelState, KernelStatus, available, built, status
 
-__all__ = ["available", "built"]
+__all__ = ["KernelState", "KernelStatus", "available", "built", "status"]

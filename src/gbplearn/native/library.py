@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import enum
 import functools
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import jax
+import jaxlib.version
 
 FOLDER = Path(__file__).parent
 HANDLERS = (
@@ -22,9 +26,49 @@ HANDLERS = (
 )
 
 
+class KernelState(enum.Enum):
+    """Whether kernels are used, and if not, why; the values are the sentences a user reads."""
+
+    WIDE = "on, in the build for processors with AVX2"
+    BASIC = "on, in the build for every processor"
+    TURNED_OFF = "off: GBPLEARN_NATIVE=0 turns them off"
+    OTHER_DEVICE = "off: they are for the CPU, and JAX computes on another device"
+    NOT_BUILT = "off: they were not built, for want of a C++ compiler on Linux when the package was installed"
+    OTHER_SOURCES = "off: they were built of other sources: install the package again"
+    NOT_LOADED = "off: the system cannot load the library"
+    REFUSED = "off: XLA refuses them; this jaxlib is older, or much newer, than those the package supports"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelStatus:
+    """What `gbp.native.status()` returns; `str` of it is a sentence.
+
+    - `state`: whether they are on, and if not, why.
+    - `detail`: what else is known, such as the error of the system; may be empty.
+    """
+
+    state: KernelState
+    detail: str = ""
+
+    @property
+    def on(self) -> bool:
+        """Whether visits use them."""
+        return self.state in (KernelState.WIDE, KernelState.BASIC)
+
+    def __str__(self) -> str:
+        return f"native kernels are {self.state}" + (f" ({self.detail})" if self.detail else "")
+
+
+class _OtherSources(Exception):
+    """The library does not belong to the sources beside it."""
+
+
 def _stamp() -> str:
     """Of the sources, as `hatch_build.py` compiles it in."""
-    sources = sorted([*FOLDER.glob("*.cc"), *FOLDER.glob("*.h")])
+    sources = sorted([*FOLDER.glob("*.cc"), *FOLDER.rglob("*.h")])
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
 
 
@@ -32,30 +76,75 @@ def _open(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.gbplearn_stamp.restype = ctypes.c_char_p
     if library.gbplearn_stamp().decode() != _stamp():
-        raise ImportError(f"{path.name} was built of other sources: install the package again")
+        raise _OtherSources(path.name)
     return library
 
 
+def _register(library: ctypes.CDLL) -> None:
+    """Make the handlers known to XLA, which raises if it does not take one."""
+    for name in HANDLERS:
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 @functools.cache
-def _load() -> str | None:
-    """Register the kernels with JAX; if that fails, why."""
+def _load() -> KernelStatus:
+    """Register the kernels with JAX, whatever it computes on."""
     try:
-        basic = _open(FOLDER / "kernels.so")
+        path = FOLDER / "kernels.so"
+        if not path.exists():
+            return KernelStatus(KernelState.NOT_BUILT)
+        basic = _open(path)
         # Built twice: for every processor of the kind, and for those with wide vectors.
-        wide = FOLDER / "kernels_wide.so"
-        library = _open(wide) if basic.gbplearn_has_wide_vectors() and wide.exists() else basic
-        for name in HANDLERS:
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-    except Exception as error:  # an old library, another version of XLA: there is always the other way
-        return f"{type(error).__name__}: {error}"
-    return None
+        path = FOLDER / "kernels_wide.so"
+        wide = basic.gbplearn_has_wide_vectors() and path.exists()
+        library = _open(path) if wide else basic
+    except _OtherSources as error:
+        return KernelStatus(KernelState.OTHER_SOURCES, str(error))
+    except (OSError, AttributeError) as error:  # no library of this system, or none of ours
+        return KernelStatus(KernelState.NOT_LOADED, _first_line(error))
+    # What is registered before the backend has started, XLA checks when it starts: a handler that it refuses would keep
+    # JAX from starting at all.
+    try:
+        jax.local_devices(backend="cpu")
+    except RuntimeError as error:
+        return KernelStatus(KernelState.OTHER_DEVICE, _first_line(error))
+    try:
+        _register(library)
+    except Exception as error:  # of a kind that depends on the version of JAX: there is always the other way
+        return KernelStatus(KernelState.REFUSED, f"jaxlib {jaxlib.version.__version__}: {_first_line(error)}")
+    return KernelStatus(KernelState.WIDE if wide else KernelState.BASIC)
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _loaded() -> KernelStatus:
+    with _one_at_a_time:
+        return _load()
 
 
 def built() -> bool:
-    """Whether the kernels were compiled with the package, and can be loaded."""
-    return _load() is None
+    """Whether the kernels were compiled with the package, and XLA takes them."""
+    return _loaded().on
+
+
+def status() -> KernelStatus:
+    """Whether visits use the kernels here, and if not, why.
+
+    ```python
+    print(gbp.native.status())  # native kernels are on, in the build for processors with AVX2
+    ```
+    """
+    if os.environ.get("GBPLEARN_NATIVE", "1") == "0":
+        return KernelStatus(KernelState.TURNED_OFF)
+    device = jax.default_backend()
+    return _loaded() if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
 
 
 def available() -> bool:
-    """Whether visits may use them here: built, on CPU, and not turned off."""
-    return os.environ.get("GBPLEARN_NATIVE", "1") != "0" and jax.default_backend() == "cpu" and built()
+    """Whether visits may use them here: built, on CPU, and not turned off. `status()` says more."""
+    return status().on

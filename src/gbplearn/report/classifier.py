@@ -55,7 +55,6 @@ def sections(learnt: Learnt, folder: Path) -> list[Section]:
 def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
     """One more batch, learnt by a copy that is thrown away: test images, which are new to it."""
     learner = copy.copy(learnt.learner)
-    learner._sizes = list(learner._sizes)
     size = min(learnt.batch, max(1, learner.examples))  # no larger than what it has learnt from
     batch = learner._checked(np.asarray(learnt.test_x[:size]), learnt.test_y[:size])
     prior = learner._posterior

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import native
 from ..files import write_whole
 from .page import Section
 
@@ -33,6 +34,7 @@ def environment(of: str | None) -> dict[str, Any]:
     """Where the numbers come from: the commit, and what else there is."""
     from .. import __version__
 
+    kernels = native.status()
     return {
         "gbplearn": __version__,
         "commit": of,
@@ -40,6 +42,7 @@ def environment(of: str | None) -> dict[str, Any]:
         "jax": jax.__version__,
         "numpy": np.__version__,
         "device": jax.devices()[0].platform,
+        "kernels": {"state": kernels.state.name, "sentence": str(kernels)},
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -57,7 +60,8 @@ def how_it_was_run(settings: Mapping[str, Any], results: Mapping[str, Any]) -> S
     cost += "" if memory is None else f", at most {memory:,.0f} MB of memory"
     versions = f"gbplearn {where['gbplearn']} (commit {where['commit'] or 'unknown'}), JAX {where['jax']}"
     machine = f"Python {where['python']}, {where['cores']} cores, {where['device']}, {where['system']}"
-    text = f"{cost}; {versions}, {machine}."
+    kernels = where.get("kernels")  # records from before do not have it
+    text = f"{cost}; {versions}, {machine}" + (f"; {kernels['sentence']}." if kernels else ".")
     return Section("How it was run", text, details={"Settings": settings, "Environment": where})
 
 
