@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import bethe, linalg
+from .forked import check_not_forked
 from .gaussian import Gaussian
 from .graph import FactorGraph, all_proper
 from .guard import Guard, Outcome
@@ -302,6 +303,7 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if not graph.factors:
         raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
+    check_not_forked()
     refuse_jit("gbp.infer")
     problem = graph.problem(evidence, messages)
     options = _options(graph, problem, damping, dropout, schedule, relinearise)

@@ -135,7 +135,7 @@ def visit(
     kernel = kernel_for(problem, options, g) if state.points[g] is None else None
     if kernel is not None:
         messages, proposed, looked = kernel(problem, state, options, g, looking, call)
-        return _after(state, g, messages, None, state.key, None), proposed, looked
+        return _after(state, g, messages, None, state.key, state.noise[g]), proposed, looked
     inbound, own, old = see(problem, state, g)
     seen = []
     for s, slot in enumerate(group.slots):
