@@ -125,10 +125,10 @@ def test_the_command_line_keeps_programs(no_folder, monkeypatch, tmp_path):
     from gbplearn import cli
 
     monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path / "own"))
-    seen = []
-    monkeypatch.setattr(cli.Demo, "run", lambda self: seen.append(used()))
+    found = []
+    monkeypatch.setattr(cli.Demo, "run", lambda self: found.append(used()))
     assert cli.main(["demo"]) == 0
-    assert seen == [str(tmp_path / "own")]
+    assert found == [str(tmp_path / "own")]
 
 
 @pytest.mark.slow

@@ -246,10 +246,10 @@ def test_two_processes_save_to_one_path(tmp_path):
     put(path, whole[0])
     words = [sys.executable, "-c", SAVER, files.__file__, str(path)]
     savers = [subprocess.Popen([*words, letter], stdout=subprocess.PIPE, text=True) for letter in "ab"]
-    seen = []
+    whole_files = []
     while any(saver.poll() is None for saver in savers):
-        seen.append(path.read_bytes() in whole)
+        whole_files.append(path.read_bytes() in whole)
     assert [saver.communicate()[0].strip() for saver in savers] == ["0", "0"]
-    assert all(seen)
-    assert len(seen) > 0
+    assert all(whole_files)
+    assert len(whole_files) > 0
     assert list(tmp_path.iterdir()) == [path]
