@@ -7,6 +7,9 @@ from scipy.optimize import least_squares, minimize
 from sklearn.datasets import load_digits
 
 import gbplearn as gbp
+from gbplearn import propagate, proximal
+from gbplearn.inference import _options
+from gbplearn.look import nothing_seen
 from gbplearn.models import digits_classifier
 from pose_graphs import PoseGraph
 
@@ -173,3 +176,19 @@ def test_messages_on_their_way_over_a_hump_are_left_alone():
     assert energy[-1] > 1.01 * energy[hollow]  # else there is nothing to see
     assert energy[hollow:].max() > 1.01 * energy[-1]
     np.testing.assert_array_equal(found[True]["conv/weight"].mean, found[False]["conv/weight"].mean)
+
+
+def test_proximal_steps_go_on_where_noise_was_learnt():
+    """With the noise settled a kernel may visit the group; it dropped what had been learnt, and the loop failed."""
+    graph = gbp.FactorGraph()
+    x = graph.variable("x", (16,), prior=gbp.Gaussian.from_moments(0.0, 1.0))
+    y = np.random.default_rng(0).normal(size=16)
+    graph.add(gbp.Factor(lambda a: a, (x[:],), y=y, sigma=gbp.LearnNoise(0.5), linear=True, name="each"))
+    result = gbp.infer(graph)
+    problem = graph.problem()
+    settled = proximal.with_settled_noise(problem, result.state, proximal.current_means(problem, result.state))
+    options = _options(graph, problem, 0.0, 0.0, None, 1)
+    enough = propagate.Enough(jnp.asarray(0.0))
+    state, *_ = propagate.run(settled, result.state, options, nothing_seen(settled), jnp.asarray(2), enough)
+    np.testing.assert_array_equal(state.noise[0], result.state.noise[0])
+    np.testing.assert_allclose(proximal.current_means(settled, state)["x"], result["x"].mean, atol=1e-5)
