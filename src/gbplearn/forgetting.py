@@ -46,11 +46,13 @@ def forget_and_learn_again(learner: Learner, batch: int, again: Iterable[Any]) -
             forget_batch(learner, entry.batch)
         forget_batch(learner, batch)
         learner._history.go_back(batch)
+        learner.unusual = "learn"  # as they were before, whatever they are
         for entry, arguments in progress(list(zip(later, batches)), "learn again"):
             learner._history.skip_to(entry.batch)
             if not learner.update(**arguments).accepted:
                 raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
         learner._history.skip_to(count)
+        learner.unusual = held["_unusual"]
     except BaseException:
         learner.__dict__.update(held)
         raise
