@@ -141,6 +141,26 @@ def test_any_batch_is_forgotten_where_the_posterior_factorises(x64):
     assert_same(learner.posterior, never.posterior, 1e-6)
 
 
+def test_the_noise_of_a_forgotten_batch_is_forgotten_with_it():
+    """Weights that are as good as known to be 0: then squares of the targets add up, which is conjugate."""
+    layers = gbp.Dense(1, sigma=1e-4, weight_prior=1e-5, bias_prior=1e-5, prior=10.0, weight_init=0.0)
+    net = gbp.Sequential(layers, gbp.GaussianObservation(sigma=gbp.LearnNoise(0.5, 2.0)), input_shape=(2,))
+    how = {"record": True, "iterations": 8, "guard": False, "schedule": gbp.Order("dense", "gaussian")}
+    learner, never = (gbp.Learner(net, **how) for _ in range(2))
+    rng = np.random.default_rng(0)
+    batches = [(rng.standard_normal((6, 2)), scale * rng.standard_normal((6, 1))) for scale in (1, 3, 1)]
+    for x, y in batches:
+        learner.update(x, y)
+    for x, y in (batches[0], batches[2]):
+        never.update(x, y)
+    learner.forget(1)
+    found, right = learner.noise["gaussian"], never.noise["gaussian"]
+    assert found.weight == right.weight == 2 + 6 + 6
+    squares = 2 * 0.5**2 + np.sum(batches[0][1] ** 2) + np.sum(batches[2][1] ** 2)
+    for noise in (found, right):  # which messages find up to their tolerance
+        assert noise.start**2 == pytest.approx(squares / 14, rel=0.01)
+
+
 def test_half_of_a_batch_of_digits_is_forgotten_by_division():
     """The bar: at most half of the KL is left. One layer on whitened features of images in no batch."""
     images = load_images("digits")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn.data.images import load_images
 from learners import assert_same, classifier, copies, line, measured, points
 
 
@@ -170,3 +171,49 @@ def test_a_batch_that_runs_out_while_diverging_is_refused(iterations):
     assert ("proximal factors" in report.guard) == (iterations > 12)
     assert "as it was before" in report.message
     assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
+
+
+def strained_classifier(sigma, iterations):
+    how = {"activation": "tanh", "sigma": sigma, "weight_prior": 0.8, "bias_prior": 0.5, "prior": 4.0}
+    layers = gbp.Dense(8, **how), gbp.Dense(8, **how), gbp.Dense(2, **{**how, "activation": "linear"})
+    return gbp.Learner(gbp.Sequential(*layers, gbp.SoftmaxObservation(0.05), input_shape=(2,)), iterations=iterations)
+
+
+def test_layers_that_do_not_hold_are_flagged():
+    """Three iterations through layers of little noise: forward passes that nobody has brought together."""
+    x, y = points(40)
+    weight = np.where(np.arange(40) < 30, 1.0, 0.0)
+    report = strained_classifier(0.01, 3).update(x, y, sample_weight=weight)
+    assert (report.accepted, report.status) == (True, gbp.Status.STRAINED)
+    assert report.energy_per_factor["dense_2"] == pytest.approx(2 * report.energies["dense_2"] / (30 * 2), rel=1e-5)
+    assert report.strained == tuple(n for n in ("dense", "dense_1", "dense_2") if report.energy_per_factor[n] > 25)
+    assert "dense_2" in report.strained
+    assert "layers do not hold" in report.message
+    assert "'dense_2' (" in report.message
+    sound = strained_classifier(0.1, 50).update(x, y)
+    assert (sound.accepted, sound.strained) == (True, ())
+    assert sound.status is not gbp.Status.STRAINED
+    assert max(sound.energy_per_factor.values()) < 1
+
+
+@pytest.mark.slow
+def test_a_deep_network_says_when_it_unlearns():
+    """Three convolutions fall by more than ten points in one batch, without a word from the guard; others do not."""
+    digits = load_images("digits")
+    how = {"kernel": 3, "activation": "leaky_relu", "sigma": 0.01, "weight_prior": 0.3, "bias_prior": 0.1, "prior": 3.0}
+    for convolutions, filters in ((3, 16), (1, 8)):
+        net = gbp.Sequential(
+            *(gbp.Conv2D(filters, **how) for _ in range(convolutions)),
+            gbp.Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
+            gbp.SoftmaxObservation(sigma=0.01),
+            input_shape=(8, 8, 1),
+        )
+        learner, right, fell = gbp.Learner(net), 0.0, []
+        for i in range(0, 1400, 50):
+            report = learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50])
+            now = (np.asarray(learner.forward(digits.test_x)).argmax(1) == digits.test_y).mean()
+            if now < right - 0.1:
+                fell.append(report)
+            right = now
+        assert all((r.accepted, r.status) == (True, gbp.Status.STRAINED) for r in fell)
+        assert bool(fell) == (convolutions == 3)

@@ -389,3 +389,15 @@ def test_activations_start_where_they_are_told():
     for name in start:
         if name != first:
             np.testing.assert_array_equal(start[name], plain[name])
+
+
+def test_one_layer_object_in_two_places_is_refused():
+    """It would have had separate parameters, where a user may well mean one."""
+    layer, pool = gbp.Conv2D(2, kernel=2, padding="same"), gbp.MaxPool2D(2)
+    with pytest.raises(ValueError, match="'conv' and 'conv_1' are one object: write the layer twice"):
+        gbp.Sequential(layer, layer, input_shape=(8, 8, 1))
+    late = gbp.Sequential(layer, pool, layer, gbp.Dense(2), gbp.SoftmaxObservation())
+    with pytest.raises(ValueError, match="'conv' and 'conv_1' are one object"):
+        gbp.Learner(late, (8, 8, 1))
+    without = gbp.Sequential(layer, pool, pool, gbp.Dense(2), gbp.SoftmaxObservation(), input_shape=(8, 8, 1))
+    assert [name for name in without.priors() if name.startswith("max_pool")] == []

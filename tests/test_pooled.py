@@ -72,7 +72,7 @@ def noisy_outputs(net, x, spread, sigma, seed):
 def tanh_network(hidden):
     """60 examples, noise of the size of the priors: messages converge with damping 0.5."""
     how = {"sigma": 0.3, "weight_prior": 0.3, "weight_init": 1.0, "bias_prior": 0.3}
-    layers = [gbp.Dense(3, activation="tanh", **how)] * hidden
+    layers = [gbp.Dense(3, activation="tanh", **how) for _ in range(hidden)]
     net = gbp.Sequential(
         *layers, gbp.Dense(2, activation="tanh", **how), gbp.GaussianObservation(0.3), input_shape=(2,)
     )

@@ -6,6 +6,7 @@ import pytest
 import gbplearn as gbp
 from checkpoint_files import bits
 from gbplearn.carried import read_carried, write_carried
+from gbplearn.data.images import load_images
 from gbplearn.report.progress import progress
 from learners import HOW, SEEN, SIGMA, WIDE, classifier, line, measured, points
 
@@ -62,11 +63,64 @@ def test_evidence_of_one_example_is_its_predictive_density():
     told = np.sum((x[0] * HOW["weight_prior"]) ** 2) + HOW["bias_prior"] ** 2 + SIGMA**2  # variance of w x + d + noise
     total = 0.0
     for value in y[0]:
-        # N(o; 0, WIDE²) N(o; 0, told) is N(o; 0, both) times the density of 0 under their sum.
+        # N(o; 0, WIDE²) N(o; 0, told) is N(o; 0, both) times what does not depend on the target.
         both = 1 / (1 / WIDE**2 + 1 / told)
-        total += -0.5 * np.log(2 * np.pi * (WIDE**2 + told))
         total += -0.5 * np.log(2 * np.pi * (both + SEEN**2)) - value**2 / (2 * (both + SEEN**2))
     assert found == pytest.approx(total, rel=1e-4)
+
+
+def test_evidence_of_a_batch_is_the_density_of_all_targets():
+    """A Gaussian over all outputs, by hand; the graph has loops, in which Bethe's is an approximation."""
+    x, y = measured(20)
+    found = line().update(x, y, evidence=True).log_evidence
+    prior = HOW["weight_prior"] ** 2 * x @ x.T + HOW["bias_prior"] ** 2 + SIGMA**2 * np.eye(20)
+    covariance = np.linalg.inv(np.linalg.inv(prior) + np.eye(20) / WIDE**2) + SEEN**2 * np.eye(20)
+    squares = np.sum(y * np.linalg.solve(covariance, y))
+    total = -0.5 * squares - np.linalg.slogdet(2 * np.pi * covariance)[1]  # of two columns
+    assert found == pytest.approx(total, abs=0.5)
+
+
+def test_evidence_of_examples_without_a_label_is_none():
+    x, y = measured(6)
+    known = np.arange(6) < 4
+    found = line().update(x, np.where(known[:, None], y, np.nan), y_observed=np.tile(known, (2, 1)).T, evidence=True)
+    right = line().update(x[:4], y[:4], evidence=True)
+    assert found.log_evidence == pytest.approx(right.log_evidence, abs=1e-3)
+
+
+def test_evidence_of_classes_is_the_probability_that_was_predicted():
+    learner = classifier()
+    x, y = points(30)
+    learner.update(x[:20], y[:20])
+    p = np.asarray(learner.predict_proba(x[20:], parameters="random"), float)
+    weight, known = np.linspace(0.5, 2.0, 10), np.arange(10) % 3 > 0
+    right = np.sum((weight * np.log(p[np.arange(10), y[20:]]))[known])
+    report = learner.update(x[20:], y[20:], y_observed=known, sample_weight=weight, evidence=True)
+    assert report.log_evidence == pytest.approx(right, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_evidence_ranks_class_noises_as_the_log_loss_of_other_images_does():
+    digits, evidence, losses = load_images("digits"), [], []
+    test_y = np.asarray(digits.test_y)
+    for sigma in (0.01, 0.1, 0.2):
+        net = gbp.Sequential(
+            gbp.Conv2D(8, kernel=3, activation="leaky_relu", sigma=0.01, weight_prior=0.3, bias_prior=0.1, prior=3.0),
+            gbp.MaxPool2D(2, sigma=0.01, prior=3.0),
+            gbp.Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
+            gbp.SoftmaxObservation(sigma=sigma),
+            input_shape=(8, 8, 1),
+        )
+        learner, said = gbp.Learner(net), []
+        for i in range(0, 500, 50):
+            report = learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50], evidence=True)
+            said.append(report.log_evidence / 50)
+        evidence.append(np.mean(said))
+        p = np.asarray(learner.predict_proba(digits.test_x))
+        losses.append(-np.log(p[np.arange(len(test_y)), test_y]).mean())
+        assert said[0] == pytest.approx(-np.log(10), abs=0.05)
+        assert -said[-1] == pytest.approx(losses[-1], rel=0.5)
+    assert np.argsort(evidence)[::-1].tolist() == np.argsort(losses).tolist() == [0, 1, 2]
 
 
 def test_evidence_does_not_depend_on_padding_or_on_a_mask_that_hides_nothing():

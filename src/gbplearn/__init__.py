@@ -41,6 +41,7 @@ from .robust import Huber, Kernel, Tukey
 from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
 from .stream import DriftAlarm
 from .uncertainty import Uncertainty
+from .unusual import Oddity, Unusual
 from .view import Variable, View
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ __all__ = [
     "Learner",
     "MaxPool2D",
     "Observation",
+    "Oddity",
     "OnMovement",
     "Operator",
     "Order",
@@ -105,6 +107,7 @@ __all__ = [
     "Transform",
     "Tukey",
     "Uncertainty",
+    "Unusual",
     "Upsample2D",
     "Variable",
     "View",

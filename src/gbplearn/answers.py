@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -25,11 +25,17 @@ SWEEPS = 5
 _WIDE = 1e3
 
 
-def answer(learner: Learner, batch: Batch, parameters: str | None, want: str | None) -> Gaussian:
-    """The belief of a variable, a row an example; None for the outputs."""
+def answer(
+    learner: Learner,
+    batch: Batch,
+    parameters: str | None,
+    want: str | None,
+    beliefs: Mapping[str, Gaussian] | None = None,
+) -> Gaussian:
+    """The belief of a variable, a row an example; None for the outputs. `beliefs` as `_results` has it."""
     name = learner.net.output if want is None else want
-    beliefs = [result[name][:count] for result, count in _results(learner, batch, parameters)]
-    eta, lam = (np.concatenate([np.asarray(getattr(b, part)) for b in beliefs]) for part in ("eta", "lam"))
+    found = [result[name][:count] for result, count in _results(learner, batch, parameters, beliefs)]
+    eta, lam = (np.concatenate([np.asarray(getattr(b, part)) for b in found]) for part in ("eta", "lam"))
     return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
 
 
@@ -49,7 +55,7 @@ def log_evidence(learner: Learner, batch: Batch, parameters: str | None) -> np.n
         alone = dataclasses.replace(batch, y=None, y_seen=None)
         return _log_integral(learner, batch, parameters) - _log_integral(learner, alone, parameters)
     known = _log_integral_over_hidden(learner, batch, parameters)
-    if all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers):
+    if is_normalised(net):
         return known
     few = batch.x[: PREDICT_SIZES[-1]]  # as many as are predicted at a time: the same program
     nothing = Batch(np.zeros_like(few), np.zeros(few.shape, bool))
@@ -63,18 +69,34 @@ def _log_integral(learner: Learner, batch: Batch, parameters: str | None) -> np.
 
 def _log_integral_over_hidden(learner: Learner, batch: Batch, parameters: str | None) -> np.ndarray:
     """The same where only the layers speak about pixels that are not observed: their prior is as good as none."""
-    prior = Gaussian.from_moments(mean=np.zeros(batch.x.shape), std=_WIDE)
-    seen = np.ones(batch.x.shape, bool) if batch.x_seen is None else batch.x_seen
-    total = _log_integral(learner, dataclasses.replace(batch, x_seen=seen, x_prior=prior), parameters)
+    wide = over_hidden(batch)
+    assert wide.x_seen is not None
+    assert wide.x_prior is not None
+    total = _log_integral(learner, wide, parameters)
     # The graph also counts what is observed with its density under that prior, unless it is observed with noise.
     noisy = learner.net.observes_input or learner.input_sigma is not None
-    counted = np.where(seen & noisy, 0, np.asarray(prior.log_density(batch.x)))
+    counted = np.where(wide.x_seen & noisy, 0, np.asarray(wide.x_prior.log_density(batch.x)))
     return total - counted.reshape(batch.size, -1).sum(1)
 
 
-def _results(learner: Learner, batch: Batch, parameters: str | None) -> Iterator[tuple[Result, int]]:
-    """Inference with the parameters given, portion by portion, and how many rows of each are no padding."""
+def over_hidden(batch: Batch) -> Batch:
+    """With a prior of inputs that are not observed that is as good as none."""
+    seen = np.ones(batch.x.shape, bool) if batch.x_seen is None else batch.x_seen
+    prior = Gaussian.from_moments(mean=np.zeros(batch.x.shape), std=_WIDE)
+    return dataclasses.replace(batch, x_seen=seen, x_prior=prior)
+
+
+def _results(
+    learner: Learner, batch: Batch, parameters: str | None, beliefs: Mapping[str, Gaussian] | None = None
+) -> Iterator[tuple[Result, int]]:
+    """Inference with the parameters given, portion by portion, and how many rows of each are no padding.
+
+    **Arguments:**
+
+    - `beliefs`: of the parameters; by default the posterior.
+    """
     how = learner.parameters if parameters is None else parameters
+    posterior = learner.posterior if beliefs is None else beliefs
     if how not in ("fixed", "random"):
         raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {how!r}")
     net = learner.net
@@ -84,7 +106,7 @@ def _results(learner: Learner, batch: Batch, parameters: str | None) -> Iterator
         graph = net.graph(
             portion,
             parameters=how,
-            beliefs=learner.posterior,
+            beliefs=posterior,
             noise=known,
             inputs=learner.inputs,
             dtype=learner.dtype,
@@ -96,7 +118,7 @@ def _results(learner: Learner, batch: Batch, parameters: str | None) -> Iterator
             graph,
             iterations=max(200, learner.options["iterations"]) if loops else SWEEPS,
             tolerance=1e-4 if loops else 0.0,
-            damping=options_for(learner, portion, learner.posterior)["damping"] if loops else 0.0,
+            damping=options_for(learner, portion, posterior)["damping"] if loops else 0.0,
             guard=loops,  # which would look at all examples together
             messages=learner.options["messages"],
         )
@@ -116,6 +138,11 @@ def explains_input(net: Sequential) -> bool:
     """Whether the first layer is generative (or there is none, but relations among the inputs)."""
     first = next((layer for layer in net.layers if isinstance(layer, Transform)), None)
     return first is None or _is_generative(first)
+
+
+def is_normalised(net: Sequential) -> bool:
+    """Whether the integral over everything is 1: each layer is a density of what it explains."""
+    return all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers)
 
 
 def _is_generative(layer: object) -> bool:

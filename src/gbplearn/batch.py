@@ -50,9 +50,14 @@ class Batch:
         return np.asarray(seen if self.weight is None else seen & (self.weight > 0))
 
     @property
+    def label_weights(self) -> np.ndarray:
+        """The weight of each row; 0 where nothing is known about the target."""
+        return np.where(self.labelled, 1.0 if self.weight is None else self.weight, 0.0)
+
+    @property
     def teaching(self) -> float:
         """How many examples there are of which anything is known about the target, by their weight."""
-        return float(self.labelled.sum() if self.weight is None else self.labelled @ self.weight)
+        return float(self.label_weights.sum())
 
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the examples."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,13 @@ from .noise import LearnNoise
 from .plain import LAYERS, VALUES, from_plain, is_number, is_whole, to_plain
 from .schedule import Damping, Schedule
 from .sealed_file import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
+from .unusual import CHOICES
 
 FORMAT = 3
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
-SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "dtype", "seed")
+SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "unusual", "dtype", "seed")
 _LONGEST = 40  # characters of a note that are shown: a learning curve may be in it
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
@@ -60,6 +61,7 @@ class Content:
     input_shape: Shape
     settings: dict[str, Any]  # of `Learner`, by name
     factors: bool  # whether the user gave factors of their own
+    tied: list[list[str]] | None  # parameters that these tie; None: not known yet
     counts: dict[str, int]  # of _COUNTS
     sizes: list[int]  # of batches that had been compiled
     noise: dict[str, LearnNoise]
@@ -108,6 +110,7 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         )
         learner.prior, learner._posterior = held.beliefs("prior"), held.beliefs("posterior")
         learner.noise, learner._sizes, learner.note = held.noise, held.sizes, held.note
+        learner._tied = held.tied
         learner._history = checkpoint_history.history_of(held.history, learner.prior, held.belief)
         for name in _COUNTS:
             setattr(learner, name, held.counts[name])
@@ -176,6 +179,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         **dataclasses.asdict(learner.filtering),
         "input_sigma": learner.input_sigma,
         "parameters": learner.parameters,
+        "unusual": learner.unusual,
         "dtype": learner.dtype.name,
         "seed": learner.seed,
     }
@@ -187,6 +191,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         "input_shape": to_plain(learner.input_shape, "input_shape"),
         "settings": {name: to_plain(value, name) for name, value in settings.items()},
         "factors": learner.factors is not None,
+        "tied": learner._tied,
         **{name: getattr(learner, name) for name in _COUNTS},
         "sizes": learner._sizes,
         "noise": {name: to_plain(noise, name) for name, noise in learner.noise.items()},
@@ -215,10 +220,11 @@ def _contents(path: Path) -> bytes:
 def decode(data: bytes) -> Content:
     """What the bytes of a file hold; a `ValueError` (or whatever) if anything is wrong."""
     facts, entries, body = unsealed(data)
+    facts = {"tied": None, **facts}  # which older files do not have
     if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
     known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
-    check_names(facts, (*known, "sizes", "noise", "note", "history"), "header")
+    check_names(facts, (*known, "tied", "sizes", "noise", "note", "history"), "header")
     if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
         raise ValueError("version must be a string, and factors true or false")
 
@@ -226,6 +232,7 @@ def decode(data: bytes) -> Content:
     limits = Limits(settings["dtype"])
     limits.check(settings, "settings")
     net, shape = _network(facts, limits)
+    tied = _tied(facts["tied"], net._parameters(shape))
     counts = {name: facts[name] for name in _COUNTS}
     for name, n in counts.items():
         check_whole(n, name, most=_MOST[name])
@@ -242,7 +249,18 @@ def decode(data: bytes) -> Content:
     expected = _expected(net, shape, limits, entries, history)
     tensors, more = read_tensors(entries, body, expected), (facts["sizes"], noise, note, history)
     _check_means(tensors, limits)
-    return Content(facts["version"], net, shape, settings, facts["factors"], counts, *more, tensors)
+    return Content(facts["version"], net, shape, settings, facts["factors"], tied, counts, *more, tensors)
+
+
+def _tied(data: Any, parameters: Collection[str]) -> list[list[str]] | None:
+    if data is None:
+        return None
+    out = [as_list(names, "tied") for names in as_list(data, "tied")]
+    every = [name for names in out for name in names]
+    known = all(isinstance(name, str) and name in parameters for name in every)
+    if not known or len(set(every)) < len(every) or any(len(names) < 2 for names in out):
+        raise ValueError("tied must be lists of parameters, each in one of them")
+    return out
 
 
 def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
@@ -263,7 +281,8 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
 
 def _settings(data: Any) -> dict[str, Any]:
     """The settings of a learner; what its constructor does not check is checked here."""
-    check_names(as_dict(data, "settings"), SETTINGS, "settings")
+    data = {"unusual": CHOICES[0], **as_dict(data, "settings")}  # which older files do not have
+    check_names(data, SETTINGS, "settings")
     out = {name: from_plain(value, name, VALUES) for name, value in data.items()}
     for name in ("damping", "dropout"):
         d = out[name]

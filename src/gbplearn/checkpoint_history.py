@@ -16,6 +16,7 @@ from .limits import Limits, check_whole
 from .noise import LearnNoise
 from .plain import from_plain, is_number, is_whole, to_plain
 from .sealed_file import as_dict, as_list, check_names
+from .unusual import BatchStatistics, joined
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(BatchRecord))
 
@@ -28,6 +29,10 @@ def facts_of(history: History) -> dict[str, Any]:
         "batches": [[getattr(told, name) for name in _FIELDS] for told in history.entries],
         "noise": {str(n): {name: list(v) for name, v in said.noise.items()} for n, said in history.taught.items()},
         "count": history.count,
+        "statistics": {
+            "earlier": to_plain(history.earlier, "statistics"),
+            "taught": {str(n): to_plain(said.statistics, "statistics") for n, said in history.taught.items()},
+        },
         "before": None
         if before is None
         else {"noise": {n: to_plain(v, n) for n, v in before.noise.items()}, "caution": before.caution},
@@ -50,8 +55,8 @@ def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, 
     - `noisy`: the layers that learn their noise.
     - `most`: how large "batches" and "caution" of a learner may be.
     """
-    facts, layers = as_dict(data, "history"), sorted(noisy)
-    check_names(facts, ("record", "count", "batches", "noise", "before"), "history")
+    facts, layers = {"statistics": None, **as_dict(data, "history")}, sorted(noisy)
+    check_names(facts, ("record", "count", "batches", "noise", "statistics", "before"), "history")
     if not isinstance(facts["record"], bool):
         raise ValueError("history: record must be true or false")
     rows, count = as_list(facts["batches"], "history: batches"), facts["count"]
@@ -81,7 +86,23 @@ def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, 
         if not kept or int(kept[-1]) != count - 1:
             raise ValueError("history: there is no batch before which anything could have been known")
         before = {"noise": known, "caution": before["caution"]}
-    return {"record": facts["record"], "count": count, "batches": batches, "noise": noise, "before": before}
+    statistics = _statistics(facts["statistics"], tuple(kept))
+    out = {"record": facts["record"], "count": count, "batches": batches, "noise": noise, "before": before}
+    return {**out, "statistics": statistics}
+
+
+def _statistics(data: Any, kept: tuple[str, ...]) -> dict[int | None, BatchStatistics]:
+    """What the examples of batches were like, by number; None for all others. Older files do not say."""
+    if data is None:
+        return {None: BatchStatistics(), **{int(n): BatchStatistics() for n in kept}}
+    what = "history: statistics"
+    check_names(as_dict(data, what), ("earlier", "taught"), what)
+    check_names(as_dict(data["taught"], what), kept, what)
+    out = {None: data["earlier"], **{int(n): value for n, value in data["taught"].items()}}
+    found = {n: from_plain(value, what) for n, value in out.items()}
+    if not all(isinstance(value, BatchStatistics) for value in found.values()):
+        raise ValueError(f"{what} are damaged")
+    return found
 
 
 def _record(row: Any, number: int) -> BatchRecord:
@@ -109,8 +130,10 @@ def history_of(facts: dict[str, Any], parameters: Iterable[str], belief: Callabl
     names, out = list(parameters), History(facts["record"])
     out.entries.extend(facts["batches"])
     out.count = facts["count"]
+    of = facts["statistics"]
+    out.earlier, out.statistics = of[None], joined(of.values())
     for number, noise in facts["noise"].items():
-        out.taught[number] = Taught({name: belief(f"taught/{number}/{name}") for name in names}, noise)
+        out.taught[number] = Taught({name: belief(f"taught/{number}/{name}") for name in names}, noise, of[number])
     if facts["before"] is not None:
         out.before = Before({name: belief(f"before/{name}") for name in names}, **facts["before"])
     return out

@@ -165,7 +165,7 @@ class Train:
         make_folder(out)
         training.learn(f"train on {self.data}")
         results, probabilities = read_out(training, {"data": self.data, **options}, out, clock)
-        bad = f", {learner.failures} batches ended badly" if learner.failures else ""
+        bad = f", {learner.failures} batches not learnt" if learner.failures else ""
         accuracy, count = results["metrics"]["test accuracy/messages"], len(training.images.test_y)
         print(f"test accuracy {accuracy:.2%} ({count:,} images, read out by messages)")
         print(f"learnt from {learner.examples:,} images in {learner.batches:,} batches{bad}")

@@ -46,9 +46,11 @@ def forget_and_learn_again(learner: Learner, batch: int, again: Iterable[Any]) -
         forget_batch(trial, entry.batch)
     forget_batch(trial, batch)
     trial._history.go_back(batch)
+    trial.unusual = "learn"  # as they were before, whatever they are
     for entry, arguments in progress(list(zip(later, batches)), "learn again"):
         trial._history.skip_to(entry.batch)
         if not trial.update(**arguments).accepted:
             raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
     trial._history.skip_to(learner._history.count)
+    trial.unusual = learner.unusual
     learner._become(trial)

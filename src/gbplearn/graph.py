@@ -95,6 +95,11 @@ class FactorGraph:
         return dict(self._factors)
 
     @property
+    def tied(self) -> dict[str, str]:
+        """Variables that were tied to another one, by name: whose name the two of them have in `priors`."""
+        return {name: self._canonical(name) for name in self._tied}
+
+    @property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each variable."""
         return {name: e.kind for name, e in self._entries.items()}
@@ -249,6 +254,13 @@ class FactorGraph:
         kept, dropped = self._entries[keep], self._entries[drop]
         if dropped.started and not kept.started:
             self._entries[keep] = dataclasses.replace(kept, start=dropped.start, started=True)
+        self._laid_out.clear()
+
+    def _drop_prior(self, name: str) -> None:
+        """Of a variable that is tied to another, whose prior says all that is known."""
+        entry = self._entries[name]
+        flat = Gaussian.flat(entry.variable.shape, block=entry.variable.block, dtype=self.dtype)
+        self._entries[name] = dataclasses.replace(entry, prior=flat, one=None)
         self._laid_out.clear()
 
     def _canonical(self, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,7 @@ from .filtering import Beliefs, Filtering
 from .gaussian import Gaussian
 from .noise import LearnNoise
 from .posterior import Posterior
+from .unusual import BatchStatistics, joined
 from .update_report import Report
 
 # So many batches are remembered, and what so many of them have said: the last ones.
@@ -38,10 +39,14 @@ class BatchRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Taught:
-    """What a batch has said: its posterior divided by its prior; and of noise how many measurements, and squares."""
+    """What a batch has said: its posterior divided by its prior; and of noise how many measurements, and squares.
+
+    Also what its examples were like.
+    """
 
     beliefs: Beliefs
     noise: dict[str, tuple[float, float]]
+    statistics: BatchStatistics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +58,14 @@ class Before:
     caution: int
 
 
-Entry = tuple[BatchRecord, Taught | None, Before | None]
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What there is to remember of a batch."""
+
+    record: BatchRecord
+    taught: Taught | None
+    before: Before | None
+    statistics: BatchStatistics
 
 
 class History:
@@ -65,6 +77,8 @@ class History:
         self.entries: deque[BatchRecord] = deque(maxlen=MOST)
         self.taught: dict[int, Taught] = {}
         self.before: Before | None = None
+        self.earlier = BatchStatistics()  # of the batches that are not in `taught`
+        self.statistics = BatchStatistics()  # of all batches that were learnt from
         self._aside: dict[int, BatchRecord] = {}
 
     def copy(self) -> History:
@@ -81,6 +95,8 @@ class History:
         after: Beliefs,
         noise: Mapping[str, LearnNoise],
         learnt: Mapping[str, LearnNoise],
+        statistics: BatchStatistics,
+        repeated: Collection[str] = (),
     ) -> Entry:
         """What there is to remember of a batch, for `put`.
 
@@ -89,25 +105,35 @@ class History:
         - `report`: of the batch, which was accepted.
         - `before`: what was known when it came; `given`: the prior that it was given; `after`: its posterior.
         - `noise`, `learnt`: before and after it.
+        - `statistics`: what its examples were like.
+        - `repeated`: parameters that are the same as another one.
         """
         of = report.examples, report.status.name, report.iterations, report.energy
-        told = BatchRecord(self.count, *of, sum(Posterior(after).diff(given).values(), 0.0), self.record)
+        end, start = ({n: g for n, g in beliefs.items() if n not in repeated} for beliefs in (after, given))
+        told = BatchRecord(self.count, *of, sum(Posterior(end).diff(start).values(), 0.0), self.record)
         if not self.record:
-            return told, None, None
+            return Entry(told, None, None, statistics)
         said = {name: after[name] / given[name] for name in after}
         more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
-        return told, Taught(said, more), before
+        return Entry(told, Taught(said, more, statistics), before, statistics)
+
+    def begin_with(self, statistics: BatchStatistics) -> None:
+        """What the examples of batches were like of which no records are."""
+        self.earlier = self.statistics = statistics
 
     def put(self, entry: Entry) -> None:
         """The batch has been learnt from."""
-        told, said, self.before = entry
+        told, said, self.before = entry.record, entry.taught, entry.before
         self.entries.append(told)
         self.count += 1
-        if said is not None:
-            self.taught[told.batch] = said
-            for old in [n for n in self.taught if n <= told.batch - MOST_TAUGHT]:
-                del self.taught[old]
-                self._replace(old, recorded=False)
+        self.statistics = self.statistics.joined(entry.statistics)
+        if said is None:
+            self.earlier = self.earlier.joined(entry.statistics)
+            return
+        self.taught[told.batch] = said
+        for old in [n for n in self.taught if n <= told.batch - MOST_TAUGHT]:
+            self.earlier = self.earlier.joined(self.taught.pop(old).statistics)
+            self._replace(old, recorded=False)
 
     def _replace(self, batch: int, **changes: bool) -> None:
         place = batch - self.count + len(self.entries)
@@ -161,6 +187,7 @@ class History:
         """Note that a batch is forgotten, and drop what it said."""
         self._replace(batch, forgotten=True)
         self.taught.pop(batch, None)
+        self.statistics = joined([self.earlier, *(said.statistics for said in self.taught.values())])
         self.before = None
 
     def go_back(self, batch: int) -> None:

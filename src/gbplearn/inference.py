@@ -32,13 +32,15 @@ if TYPE_CHECKING:
 
 
 class Status(enum.Enum):
-    """How inference ended; the values are the sentences a user reads."""
+    """How inference ended; the values are the sentences a user reads. The last two are those of a learner's update."""
 
     CONVERGED = "converged"
     SETTLED = "the parameters have settled; activations may still move"
     ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
     ROUNDING = "float32 is not enough: rounding alone moves beliefs by more than the tolerance; use float64"
     DIVERGED = "diverged; the beliefs are those of the last good state"
+    STRAINED = "learnt, but layers do not hold: their residuals are far beyond their noise"
+    UNUSUAL = "not learnt: the batch is far outside all that was learnt from"
 
     def __str__(self) -> str:
         return self.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,7 +50,8 @@ class Plan:
     **Arguments:**
 
     - `shapes`: of one example of every activation.
-    - `priors`: of every parameter; `starts`: of those that do not start at the mean of their prior.
+    - `priors`: of every parameter; `given`: those that are beliefs of the caller's, not priors of the layers.
+    - `starts`: of parameters that do not start at the mean of their prior.
     - `activations`: where the forward pass starts them.
     - `observations`: the observation layers by name, with the noise to use.
     - `learning`: parameters are learnt: an example with nothing observed above a layer then tells it nothing.
@@ -62,6 +63,7 @@ class Plan:
     sites: list[Site]
     shapes: dict[str, Shape]
     priors: dict[str, Gaussian]
+    given: frozenset[str]
     starts: dict[str, Array]
     activations: dict[str, Array]
     observations: dict[str, Observation]
@@ -91,6 +93,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         )
     if plan.factors is not None:
         plan.factors(graph)
+        _count_once(graph, plan)
     touched = {v.variable.name for f in graph.factors.values() for v in f.views}
     before, known = INPUT, graph.variables
     for i, site in enumerate(plan.sites):
@@ -112,6 +115,34 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         else:
             raise TypeError(f"layer '{site.name}' is neither a Transform, an Observation nor a Relation")
     return graph
+
+
+def tied_parameters(graph: FactorGraph, parameters: Iterable[str]) -> list[list[str]]:
+    """Names of parameters that are one variable, by the user's factors."""
+    one = graph.tied
+    groups: dict[str, list[str]] = {}
+    for name in parameters:
+        groups.setdefault(one.get(name, name), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def _count_once(graph: FactorGraph, plan: Plan) -> None:
+    """A belief that was given for parameters that are one variable is the belief of that one, under each of its names.
+
+    Priors of layers multiply when they are tied. A posterior has them in it, and must not be multiplied with itself.
+    """
+    for names in tied_parameters(graph, plan.priors):
+        known = [name for name in names if name in plan.given]
+        if not known:
+            continue
+        first = plan.priors[known[0]]
+        for name in known[1:]:
+            other = plan.priors[name]
+            if not (np.array_equal(first.eta, other.eta) and np.array_equal(first.lam, other.lam)):
+                raise ValueError(f"'{known[0]}' and '{name}' are tied, one variable: two different beliefs are given")
+        for name in names:
+            if name != known[0]:
+                graph._drop_prior(name)
 
 
 def _activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +18,7 @@ from jax import Array
 from .acceptance import all_sound, ended_badly
 from .answers import answer, explains_input, log_evidence, variable
 from .batch import Batch
+from .batch_evidence import log_evidence_of_batch
 from .carried import check_carried
 from .filtering import Filtering
 from .forked import check_not_forked
@@ -24,7 +27,8 @@ from .graph import FactorGraph
 from .group import check_mode
 from .history import BatchRecord, Before, History
 from .inference import Result
-from .lay_out import default_input_prior, holds_inputs
+from .lay_out import default_input_prior, tied_parameters
+from .layers.layer import Transform
 from .layers.softmax import SoftmaxObservation
 from .learning import learn_batch
 from .locks import locked
@@ -34,7 +38,8 @@ from .notebook import learner_html
 from .posterior import Posterior
 from .schedule import Damping, Schedule
 from .uncertainty import Uncertainty, draw, split
-from .update_report import Report, report_of
+from .unusual import CHOICES, statistics_of
+from .update_report import Report, refused_report, report_of
 
 # After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
 _MORE_CAUTION, _MOST_CAUTION = 8, 24
@@ -67,7 +72,12 @@ class Learner:
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
     - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
     - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
-        are named after the layers; the batch is the first axis of activations.
+        are named after the layers; the batch is the first axis of activations. Parameters that it ties, the same in
+        every graph, are one: their priors multiply, and `posterior` has what is known of it under each of its names.
+    - `unusual`: what to do with a batch that is far outside all that was learnt from (inputs ten times larger, images
+        without contrast, all of them equal, one number a hundred times larger than any before): "refuse" it, or learn
+        from it, with a warning ("warn") or without ("learn"). `report.unusual` says why. `learner.unusual = "learn"`
+        takes up a stream that has changed so much; what was learnt from is usual from then on.
     - `record`: keep what the last 1,000 batches have said, two numbers a parameter each, so that `forget` can take
         it back.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
@@ -93,6 +103,7 @@ class Learner:
         forgetting: float = 1.0,
         parameters: str = "fixed",
         factors: Callable[[FactorGraph], Any] | None = None,
+        unusual: str = "refuse",
         record: bool = False,
         dtype: Any = None,
         seed: int = 0,
@@ -118,12 +129,13 @@ class Learner:
             "messages": messages,
             "guard": guard,
         }
-        self.parameters, self.factors, self.seed = parameters, factors, seed
+        self.parameters, self.factors, self.seed, self.unusual = parameters, factors, seed, unusual
         self.dtype = FactorGraph(dtype=dtype).dtype
         self.input_sigma = input_sigma
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
         self.prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
         self._history = History(bool(record))
+        self._tied: list[list[str]] | None = None  # names of parameters that `factors` tie; None: not known yet
         self._begin_again(dict(self.prior), net._start_noise(None), batches=0, examples=0)
         if self.noise and isinstance(iterations, int) and iterations < 2:
             raise ValueError("a network that learns its noise needs at least 2 iterations")
@@ -134,7 +146,7 @@ class Learner:
         """Know this, from so many batches and examples of which no records are."""
         self._posterior, self.noise = posterior, noise
         self.batches, self.examples = batches, examples  # that were learnt from
-        self.failures = 0  # batches that ended badly
+        self.failures = 0  # batches that were not learnt from
         self.caution = 0  # how much more messages to parameters are damped, see `gbp.damping_for`
         self._sizes: list[int] = []  # of batches that have been compiled
         self._history = History(self._history.record)
@@ -164,6 +176,17 @@ class Learner:
     def posterior(self) -> Posterior:
         """What is known of each parameter, by name."""
         return Posterior(self._posterior)
+
+    @property
+    def unusual(self) -> str:
+        """What is done with a batch that is far outside all that was learnt from: "refuse", "warn" or "learn"."""
+        return self._unusual
+
+    @unusual.setter
+    def unusual(self, choice: str) -> None:
+        if choice not in CHOICES:
+            raise ValueError(f"unusual must be one of {', '.join(map(repr, CHOICES))}, got {choice!r}")
+        self._unusual = choice
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -210,12 +233,15 @@ class Learner:
         - `sample_weight`: of each example; 2 counts like two of it.
         - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
             the clean one), its "output", or the outputs of a layer by its name.
-        - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`.
+        - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`: of classes,
+            the logarithm of the probabilities that were predicted for them; of values, and of inputs that a generative
+            layer explains, a log density. It takes another inference, or a prediction.
         - `carry`: layers without parameters, such as `Upsample2D`, by name, whose messages the report is to hold
             (`report.carried`), for the next batch to begin with if it resembles this one, as frames of a video do.
         - `carried`: such messages of the batch before, which had the same size.
 
-        **Returns:** a report. If inference ended badly, `report.accepted` is False and the posterior as it was before.
+        **Returns:** a report. If inference ended badly, or if the batch is unusual and such are refused,
+        `report.accepted` is False and the posterior as it was before.
         """
         wanted = None if want is None else variable(self, want)
         check_carried(self.net, self.prior, (*carry, *(carried or {})))
@@ -224,6 +250,13 @@ class Learner:
         )
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
+        statistics = statistics_of(self.net, batch, self._history.statistics, self.factors is not None)
+        unusual = self._history.statistics.unusual(statistics)
+        if unusual and self.unusual == "refuse":
+            self.failures += 1
+            return refused_report(batch.size, unusual)
+        if unusual and self.unusual == "warn":
+            warnings.warn(f"this batch is unusual: {'; '.join(map(str, unusual))}", stacklevel=2)
         before = self.filtering.next_prior(self._posterior, self.prior) if self.batches else self._posterior
         kept = self.filtering.forgetting if self.batches else 1.0
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
@@ -234,15 +267,17 @@ class Learner:
         caution = min(_MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
         belief = result[wanted][: batch.size] if wanted is not None and accepted else None
         number = self._history.count if accepted else None
-        likely = self._log_evidence(result, padded) if evidence else None
-        report = report_of(result, batch.size, accepted, belief, number, likely, carry)
+        likely = self._log_evidence(result, padded, before) if evidence else None
+        layers = [s.name for s in self.net.sites if isinstance(s.layer, Transform)]
+        report = report_of(result, batch.size, accepted, belief, number, likely, carry, layers, unusual)
         if not accepted:
             self.failures, self.caution = self.failures + 1, caution
             return report
         seen = {n: batch.measured(head=n == self.net.head) for n in noise}
         learnt = {n: LearnNoise(result.noise[n], noise[n].weight + seen[n]) for n in noise}
         known = Before(self._posterior, self.noise, self.caution)
-        entry = self._history.entry(report, known, before, found, noise, learnt)
+        repeated = [name for names in self._tied or () for name in names[1:]]
+        entry = self._history.entry(report, known, before, found, noise, learnt, statistics, repeated)
         # All at once: an interruption leaves the old state, or the new.
         counts = self.batches + 1, self.examples + batch.size
         with self._swap:
@@ -250,15 +285,8 @@ class Learner:
             self._history.put(entry)
         return report
 
-    def _log_evidence(self, result: Result, batch: Batch) -> float:
-        """`log p(targets | inputs, batches before)`; for generative layers, of the inputs."""
-        noisy = self.net.observes_input or self.input_sigma is not None
-        if batch.x_seen is None or noisy or holds_inputs(self.net.sites, batch):
-            return result.log_evidence
-        # The graph counts observed inputs, and padding, with their density under the prior of missing ones.
-        prior = self.input_prior if batch.x_prior is None else batch.x_prior
-        density = np.asarray(prior.broadcast_to(batch.x.shape).log_density(batch.x))
-        return result.log_evidence - float(density[batch.x_seen].sum())
+    def _log_evidence(self, result: Result, batch: Batch, before: Mapping[str, Gaussian]) -> float:
+        return log_evidence_of_batch(self, result, batch, before)
 
     def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
         """Learn from a stream: any iterable of batches, a data loader of PyTorch included.
@@ -303,7 +331,24 @@ class Learner:
         check_not_forked()
         if np.shape(x)[1:] != self.input_shape:
             raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
-        return self.net.batch(x, y, **more)
+        batch = self.net.batch(x, y, **more)
+        if self.factors is not None and self._tied is None:
+            self._share_tied(batch)
+        return batch
+
+    def _share_tied(self, batch: Batch) -> None:
+        """Find out which parameters the user's factors tie: these have one prior, the product, under all their names.
+
+        (Not before there is a batch: factors know it by its size.)
+        """
+        tied = tied_parameters(self.net.graph(batch, inputs=self.inputs, dtype=self.dtype), self.prior)
+        prior = dict(self.prior)
+        for names in tied:
+            one = functools.reduce(operator.mul, (self.prior[name] for name in names))
+            prior |= dict.fromkeys(names, one)
+        if not self.batches:
+            self._posterior = dict(prior)
+        self.prior, self._tied = prior, tied
 
     def predict(
         self,

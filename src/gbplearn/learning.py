@@ -9,6 +9,7 @@ from .batch import Batch, padded_size
 from .compiling import release_memory
 from .gaussian import Gaussian
 from .inference import InferenceError, Result
+from .lay_out import tied_parameters
 from .memory import check_memory, network_memory
 from .noise import LearnNoise
 from .schedule import damping_for
@@ -55,6 +56,8 @@ def learn_batch(
         result = error.result
     if new:
         release_memory()
+    if learner._tied is not None and tied_parameters(result._graph, learner.prior) != learner._tied:
+        raise ValueError("factors must tie the same parameters in every graph")
     return result, padded
 
 

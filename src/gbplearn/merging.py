@@ -13,6 +13,7 @@ from .gaussian import Gaussian
 from .learner import Learner
 from .noise import LearnNoise
 from .posterior import Posterior, check_same_parameters
+from .unusual import joined
 
 
 @overload
@@ -96,6 +97,7 @@ def _merged_learners(learners: list[Learner]) -> Learner:
         batches=sum(learner.batches for learner in learners),
         examples=sum(learner.examples for learner in learners),
     )
+    out._history.begin_with(joined(learner._history.statistics for learner in learners))
     return out
 
 

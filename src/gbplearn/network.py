@@ -53,7 +53,8 @@ class Sequential:
 
     **Arguments:**
 
-    - `layers`: `gbp.Dense(...)`, ..., and `gbp.Prior(...)` behind any of them.
+    - `layers`: `gbp.Dense(...)`, ..., and `gbp.Prior(...)` behind any of them. A layer with parameters stands in one
+        place: the same object twice is refused.
     - `input_shape`: of one example. If it is given, all shapes are checked at once and `print(net)` knows all sizes.
     """
 
@@ -73,7 +74,7 @@ class Sequential:
             if isinstance(input_shape, str):
                 raise ValueError(f"input_shape must be whole numbers, got {input_shape!r}")
             self.input_shape = tuple(int(n) for n in np.atleast_1d(np.asarray(input_shape, int)))
-            self.shapes(self.input_shape)
+            self._parameters(self.input_shape)
 
     @property
     def head(self) -> str | None:
@@ -111,10 +112,17 @@ class Sequential:
         return out
 
     def _parameters(self, input_shape: Shape) -> dict[str, Parameter]:
-        shapes, out, inputs = self.shapes(input_shape), {}, INPUT
+        shapes, out, inputs, places = self.shapes(input_shape), {}, INPUT, {}
         for site in self.sites:
             if isinstance(site.layer, Transform):
-                out |= {f"{site.name}/{name}": p for name, p in site.layer.parameters(shapes[inputs]).items()}
+                found = site.layer.parameters(shapes[inputs])
+                first = places.setdefault(id(site.layer), site.name) if found else site.name
+                if first != site.name:
+                    raise ValueError(
+                        f"'{first}' and '{site.name}' are one object: write the layer twice for two with parameters of "
+                        "their own, and tie these if they are to be the same (FactorGraph.tie)"
+                    )
+                out |= {f"{site.name}/{name}": p for name, p in found.items()}
                 inputs = site.variable
         return out
 
@@ -220,7 +228,8 @@ class Sequential:
         - `parameters`: "learnt", "fixed" at the means of their beliefs, or "random": uncertain, but told nothing by
             this batch (`FactorGraph.hold`).
         - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
-            the prior that their layer gives them.
+            the prior that their layer gives them. Of parameters that `factors` tie, each name has the belief of the one
+            variable that they are, and it counts once.
         - `start`: values to linearise at first, by name: of parameters, by default the means of their beliefs; of
             activations, by default those of a forward pass.
         - `noise`: standard deviations to use for observations that learn their own, by layer; or how to learn them.
@@ -233,6 +242,7 @@ class Sequential:
         batch = x if isinstance(x, Batch) else self.batch(x, y)
         shape = batch.x.shape[1:]
         priors = known_beliefs(self._parameters(shape), beliefs)
+        given = frozenset(priors)
         if len(priors) < len(self._parameters(shape)):
             priors = {**self.priors(shape, seed=seed), **priors}
         outputs = {n: (batch.size, *s) for n, s in self.shapes(shape).items() if n != INPUT}
@@ -245,6 +255,7 @@ class Sequential:
             self.sites,
             self.shapes(shape),
             priors,
+            given,
             {n: a for n, a in first.items() if n in priors},
             activations,
             self._with_noise(noise),
@@ -252,9 +263,10 @@ class Sequential:
             **({} if inputs is None else inputs),
         )
         graph = lay_out(plan, batch, dtype)
+        known, one = graph.priors() if graph.tied else priors, graph.tied
         for name in priors:
             if parameters == "fixed":
-                graph.observe(name, priors[name].mean)
+                graph.observe(name, known[one.get(name, name)].mean)
             elif parameters == "random":
                 graph.hold(name)
         return graph

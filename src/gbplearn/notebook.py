@@ -55,7 +55,7 @@ def posterior_html(posterior: Posterior) -> str:
 
 def learner_html(learner: Learner) -> str:
     """What was learnt from, and what is known."""
-    failed = f", {learner.failures:,} ended badly" if learner.failures else ""
+    failed = f", {learner.failures:,} not learnt" if learner.failures else ""
     heading = f"Learner: {learner.batches:,} batches, {learner.examples:,} examples{failed}"
     picture = _drawn(draw_network(learner.net, input_shape=learner.input_shape))
     return _page(heading, _beliefs("parameter", learner.posterior), picture)

@@ -29,6 +29,7 @@ from .layers.upsample2d import Upsample2D
 from .noise import LearnNoise
 from .robust import Huber, Tukey
 from .schedule import Damping, Order, RandomLayers, Residual, Sweep
+from .unusual import BatchStatistics, Spread
 
 
 def _by_name(*types: type) -> dict[str, type]:
@@ -47,7 +48,9 @@ LAYERS = _by_name(
     SoftmaxObservation,
     Upsample2D,
 )
-VALUES = _by_name(Damping, Huber, LeakyRelu, LearnNoise, Order, RandomLayers, Residual, Sweep, Tukey)
+VALUES = _by_name(
+    BatchStatistics, Damping, Huber, LeakyRelu, LearnNoise, Order, RandomLayers, Residual, Spread, Sweep, Tukey
+)
 # Those whose constructors do not take their fields.
 _MAKERS: dict[str, Callable[..., Any]] = {
     "Damping": lambda parameters, activations, by_name: Damping(parameters, activations, dict(by_name)),

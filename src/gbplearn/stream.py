@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .gaussian import Gaussian
+from .inference import Status
 from .report.progress import progress
 from .update_report import Report
 
@@ -53,13 +54,14 @@ def batch_arguments(batch: Any) -> dict[str, Any]:
 class DriftAlarm:
     """A callback of `Learner.fit`: says when the data are no longer what they were.
 
-    Each batch has its evidence, `log p(batch | all before)`: as long as nothing changes it stays, or grows with what is
-    known. It falls when the world moves. The alarm is raised when the evidence of an example lies `threshold` robust
-    standard deviations below the median of the last `window` batches,
+    Each batch has its evidence, `log p(batch | all before)`, as `learner.update(evidence=True)` has it: as long as
+    nothing changes it stays, or grows with what is known. It falls when the world moves. The alarm is raised when the
+    evidence of an example lies `threshold` robust standard deviations below the median of the last `window` batches,
 
         e < median - threshold max(1.4826 median |e_i - median|, least)
 
-    and then begins anew, with the world as it is now.
+    and then begins anew, with the world as it is now. A batch that is refused as unusual (`Learner(unusual=)`) raises
+    it as well, and changes nothing.
 
     **Arguments:**
 
@@ -89,20 +91,26 @@ class DriftAlarm:
         self.alarms: list[int | None] = []
 
     def on_batch(self, report: Report) -> None:
-        """Look at the evidence of a batch."""
+        """Compare the evidence of a batch with what is usual."""
+        if report.status is Status.UNUSUAL:
+            self._raise(report, report.message)
+            return
         if report.log_evidence is None:
             raise ValueError("DriftAlarm needs evidence: learner.update(..., evidence=True), as learner.fit does")
         now, usual = report.log_evidence / max(1, report.examples), self._usual
         full = len(usual) == usual.maxlen
         if full and not self._within(now):
             usual.clear()
-            self.alarms.append(report.batch)
-            if self.on_alarm is not None:
-                self.on_alarm(report)
-            else:
-                warnings.warn(f"the stream has changed: log evidence an example fell to {now:.3g}", stacklevel=2)
+            self._raise(report, f"log evidence an example fell to {now:.3g}")
         if math.isfinite(now):
             usual.append(now)
+
+    def _raise(self, report: Report, why: str) -> None:
+        self.alarms.append(report.batch)
+        if self.on_alarm is not None:
+            self.on_alarm(report)
+        else:
+            warnings.warn(f"the stream has changed: {why}", stacklevel=3)
 
     def _within(self, now: float) -> bool:
         middle = float(np.median(self._usual))
