@@ -256,7 +256,7 @@ class Learner:
             self.failures += 1
             return refused_report(batch.size, unusual)
         if unusual and self.unusual == "warn":
-            warnings.warn(f"this batch is unusual: {'; '.join(map(str, unusual))}", stacklevel=2)
+            warnings.warn(f"this batch is unusual: {'; '.join(map(str, unusual))}", stacklevel=3)
         before = self.filtering.next_prior(self._posterior, self.prior) if self.batches else self._posterior
         kept = self.filtering.forgetting if self.batches else 1.0
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}

@@ -9,6 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+try:
+    # JAX has no public name for it; later versions may have another.
+    from jax._src.core import trace_state_clean
+except ImportError:
+    trace_state_clean = bool  # False: not known
+
 _INSTEAD = (
     "gbp.infer is a Python loop over compiled programs and runs outside of JAX's transformations: build the graph from "
     "numbers and call it in a loop of your own, once for each value"
@@ -26,5 +32,6 @@ def refuse_traced(what: str, *values: Any) -> None:
 
 def refuse_jit(what: str) -> None:
     """A `TypeError` of one line if this runs while JAX traces a function: there every operation gives such values."""
-    if isinstance(jnp.zeros(()), Tracer):
+    # Outside of all transformations no operation is made: it would start JAX, and processes could not be forked then.
+    if not trace_state_clean() and isinstance(jnp.zeros(()), Tracer):
         raise TypeError(f"{what} is called while JAX traces the function around it (jax.jit or the like). {_INSTEAD}")
