@@ -192,7 +192,9 @@ def advance(
     every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     dtype = latest.residual.dtype
-    numbers = Enough(np.asarray(enough.tolerance, dtype), np.asarray(enough.settled, dtype), np.int32(enough.visits))
+    numbers = Enough(
+        np.asarray(enough.tolerance, dtype), np.asarray(enough.settled, dtype), np.asarray(enough.visits, np.int32)
+    )
     program = _lean_run_in_place() if problem.native else run_in_place
     compiled = _programs(program)
     state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
