@@ -25,6 +25,7 @@ from ..schedule import Order
 from .experiment import READ_OUT, Experiment, SeedRun
 
 _ORDER = Order("dense", "dense_1", "observed_output", "dense_1", "dense")
+_APART = 1000  # seeds of two starts
 _FRESH = 1000  # points on which the predictive standard deviations are checked
 
 
@@ -80,7 +81,11 @@ class Curves(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Regression(Experiment):
-    """The paper's settings (damping 0.8, dropout 0.6); biases and the first weights are those of the authors' runs."""
+    """The paper's settings (damping 0.8, dropout 0.6); biases and the first weights are those of the authors' runs.
+
+    Of three random starts the one with the largest log evidence is kept: after so many iterations one in eight is still
+    on a plateau where half of the hidden units are alike, or has diverged (there is no guard in the paper's protocol).
+    """
 
     points: int = 90
     hidden: int = 16
@@ -94,6 +99,7 @@ class Regression(Experiment):
     damping: float = 0.8
     dropout: float = 0.6
     iterations: int = 4000
+    starts: int = 3
     test_iterations: int = 1000
     noise_start: float = 0.1  # where the noise is learnt
     noise_rounds: int = 8
@@ -158,18 +164,23 @@ class Regression(Experiment):
 
     def _learn(self, data: Data, noise: float | LearnNoise, seed: int) -> tuple[Sequential, Result]:
         net = self.network(noise)
-        return net, net.learn(
-            data.x,
-            data.y,
-            iterations=self.iterations,
-            rounds=self.noise_rounds,
-            damping=self.damping,
-            dropout=self.dropout,
-            schedule=_ORDER,
-            tolerance=0.0,  # the paper's protocol: a number of iterations, whatever the residual
-            guard=False,
-            seed=seed,
-        )
+        found = [
+            net.learn(
+                data.x,
+                data.y,
+                iterations=self.iterations,
+                rounds=self.noise_rounds,
+                damping=self.damping,
+                dropout=self.dropout,
+                schedule=_ORDER,
+                tolerance=0.0,  # the paper's protocol: a number of iterations, whatever the residual
+                guard=False,
+                throw=False,
+                seed=seed + _APART * start,
+            )
+            for start in range(self.starts)
+        ]
+        return net, max(found, key=lambda result: np.nan_to_num(result.log_evidence, nan=-np.inf))
 
     def _predict(self, net: Sequential, data: Data, posterior: Result, how: str) -> tuple[Gaussian, Gaussian]:
         """Outputs at the queries and at the fresh points, asked for together: one shape is compiled once."""
