@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
@@ -155,6 +156,18 @@ class History:
         self._replace(batch, forgotten=True)
         self.taught.pop(batch, None)
         self.before = None
+
+    def drop_records(self) -> None:
+        """Of all batches keep only that they were; none can be forgotten any more."""
+        self.taught, self.before = {}, None
+        kept = (dataclasses.replace(e, recorded=False) if e.recorded else e for e in self.entries)
+        self.entries = deque(kept, maxlen=MOST)
+
+    def copy(self) -> History:
+        """For whoever may want to go back: what is put into one of them is not in the other."""
+        out = copy.copy(self)
+        out.entries, out.taught, out._aside = self.entries.copy(), dict(self.taught), dict(self._aside)
+        return out
 
     def go_back(self, batch: int) -> None:
         """As if this batch, which is forgotten, were the last one; those after it are kept aside, for `skip_to`."""

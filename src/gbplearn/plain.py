@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from .layers.activation import LeakyRelu
+from .layers.activation import LeakyRelu, SmoothLeakyRelu
 from .layers.avg_pool2d import AvgPool2D
 from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
@@ -47,7 +47,7 @@ LAYERS = _by_name(
     SoftmaxObservation,
     Upsample2D,
 )
-VALUES = _by_name(Damping, Huber, LeakyRelu, LearnNoise, Order, RandomLayers, Residual, Sweep, Tukey)
+VALUES = _by_name(Damping, Huber, LeakyRelu, LearnNoise, Order, RandomLayers, Residual, SmoothLeakyRelu, Sweep, Tukey)
 # Those whose constructors do not take their fields.
 _MAKERS: dict[str, Callable[..., Any]] = {
     "Damping": lambda parameters, activations, by_name: Damping(parameters, activations, dict(by_name)),
