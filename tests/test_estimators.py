@@ -15,11 +15,12 @@ from sklearn.utils import estimator_checks
 
 import gbplearn as gbp
 from gbplearn import GBPClassifier, GBPDenoiser, GBPRegressor
-from gbplearn.tables import distinct, moments, roomy
+from gbplearn.tables import distinct, moments, robust_moments, roomy
 
-# Small: what is tested does not depend on how well they learn.
-SMALL = {"hidden_layers": [gbp.Dense(3, "leaky_relu", sigma=0.1)], "iterations": 30}
-LINEAR = {"hidden_layers": [gbp.Dense(2, sigma=0.02, weight_prior=1.0)], "iterations": 200}
+# Small: what is tested does not depend on how well they learn, so that they may stop early.
+SMALL = {"hidden_layers": [gbp.Dense(3, "leaky_relu", sigma=0.1)], "iterations": 30, "batch_size": 100}
+LINEAR = {"hidden_layers": [gbp.Dense(2, sigma=0.02, weight_prior=1.0)], "iterations": 200, "batch_size": 100}
+pytestmark = pytest.mark.filterwarnings("ignore:.* batches ended at the limit:sklearn.exceptions.ConvergenceWarning")
 
 
 def blobs(n=60, seed=0):
@@ -184,17 +185,45 @@ def test_streams_of_batches_and_what_ends_badly(monkeypatch):
 
     def fussy(self, x, **how):
         sizes.append(len(x))
-        return SimpleNamespace(accepted=len(x) <= most and not np.isclose(x[:, 0], bad).any())
+        accepted = len(x) <= most and not np.isclose(x[:, 0], bad).any()
+        return SimpleNamespace(accepted=accepted, iterations=1, status=gbp.Status.SETTLED, batch=0)
 
     monkeypatch.setattr(gbp.Learner, "update", fussy)
-    GBPRegressor(**SMALL, batch_size=80).fit(x, y)
+    once = {**SMALL, "passes": 1}
+    GBPRegressor(**once | {"batch_size": 80}).fit(x, y)
     assert sizes == [67, 67, 66]
     sizes.clear()
-    GBPRegressor(**SMALL).fit(x, y)
+    GBPRegressor(**once | {"batch_size": 200}).fit(x, y)
     assert sizes == [200, 100, 50, 50, 100, 50, 50]
     bad = ((x - x.mean(0)) / x.std(0))[0, 0]
     with pytest.warns(ConvergenceWarning, match="50 of 200 examples"):
-        GBPRegressor(**SMALL).fit(x, y)
+        GBPRegressor(**once).fit(x, y)
+
+
+@pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [GBPClassifier, GBPRegressor])
+def test_the_defaults_settle(kind):
+    """Nobody is warned, because there is nothing to warn of."""
+    x, y = blobs() if kind is GBPClassifier else plane(60)
+    fitted = kind().fit(x, y)
+    visits = fitted.learner_.history()
+    last = [v for v in visits if not v.forgotten]
+    assert len(visits) == fitted.passes * len(last) == len(fitted.reports_)
+    assert sum(v.examples for v in last) == fitted.learner_.examples == 60
+    assert {v.status for v in last} <= {"SETTLED", "CONVERGED"}
+    assert fitted.n_iter_ == max(r.iterations for r in fitted.reports_)
+    assert fitted.score(x, y) > 0.9
+
+
+def test_what_ends_at_the_limit_is_said():
+    x, y = plane(60)
+    reg = GBPRegressor((2,), iterations=3, passes=2, batch_size=30)
+    with pytest.warns(ConvergenceWarning, match="2 of 2 batches ended at the limit of 3 iterations"):
+        reg.fit(x, y)
+    assert reg.n_iter_ == 3
+    with pytest.warns(ConvergenceWarning, match="1 of 1 batches"):
+        reg.partial_fit(x[:25], y[:25])
+    assert len(reg.reports_) == 5
 
 
 def test_pipelines_searches_clones_and_copies():
@@ -229,7 +258,7 @@ def test_images():
         ({"image_shape": (2, 2, 1)}, np.zeros((4, 3)), [0, 1, 0, 1], "image_shape"),
         ({"batch_size": 0}, np.zeros((4, 3)), [0, 1, 0, 1], "batch_size"),
         ({"iterations": 1.5}, np.zeros((4, 3)), [0, 1, 0, 1], "iterations"),
-        ({"hidden_layers": [3]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
+        ({"hidden_layers": [-3]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
         ({"hidden_layers": [gbp.SoftmaxObservation()]}, np.zeros((4, 3)), [0, 1, 0, 1], "hidden_layers"),
         ({}, np.full((4, 3), np.inf), [0, 1, 0, 1], "infinity"),
         ({}, np.zeros((4, 3)), [0, 1, 0], "inconsistent"),
@@ -282,6 +311,97 @@ def test_what_was_learnt_stays_if_another_fit_fails(monkeypatch):
         reg.predict(x[:, :2])
     with pytest.raises(ValueError, match="feature 1 of X lies more than"):
         reg.predict([[0, 1e30, 0]])
+
+
+def test_layers_by_their_numbers_of_units():
+    x, y = plane(20)
+    for given, units in (((4, 3), [4, 3]), ([np.int64(5)], [5]), (np.array([6]), [6]), (7, [7]), ((), [])):
+        assert [layer.units for layer in GBPRegressor(given)._hidden()] == units
+    reg = GBPRegressor((4, 3), iterations=5, passes=1).fit(x, y)
+    assert [layer.units for layer in reg.learner_.net.layers[:-1]] == [4, 3, 1]
+    for wrong in ((0,), (True,), "4", 2.5, (3, "tanh")):
+        with pytest.raises(ValueError, match="hidden_layers must be numbers of units"):
+            GBPRegressor(wrong).fit(x, y)
+
+
+@pytest.mark.parametrize("batch_size", [10, 40])
+def test_what_is_known_is_forgotten_once_before_each_partial_fit(batch_size):
+    """Examples of no weight teach nothing: all that happens is `gbp.Filtering`, in however many batches."""
+    x, y = plane(40)
+    how = {"forgetting": 0.8, "process_noise": 0.01, "batch_size": batch_size}
+    reg = GBPRegressor((2,), iterations=20, passes=3, **how).fit(x, y)
+    before, told = reg.learner_.posterior, next(iter(reg.learner_.noise.values()))
+    reg.partial_fit(x, y, sample_weight=np.full(40, 1e-9))
+    after = reg.learner_.posterior
+    for name in before:
+        np.testing.assert_allclose(after[name].std, np.hypot(before[name].std / 0.8**0.5, 0.01), rtol=1e-3)
+        np.testing.assert_allclose(after[name].mean, before[name].mean, atol=1e-3)
+    assert next(iter(reg.learner_.noise.values())).weight == pytest.approx(0.8 * told.weight, rel=1e-3)
+    with pytest.raises(ValueError, match="forgetting"):
+        GBPRegressor(forgetting=2.0).fit(x, y)
+
+
+def test_logarithms_of_probabilities():
+    x, y = blobs(30)
+    clf = GBPClassifier(**SMALL).fit(x, y)
+    np.testing.assert_allclose(np.exp(clf.predict_log_proba(x)), clf.predict_proba(x), rtol=1e-12)
+
+
+class Frame:
+    """As much of a data frame as it takes."""
+
+    columns = ("size", "city")
+
+    def __init__(self, rows):
+        self.rows, self.shape = rows, (len(rows), 2)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.rows, dtype=object if dtype is None else dtype)
+
+
+def test_a_column_of_names_is_refused_by_its_name():
+    rows, y = [[1.0, "Rome"], [2.0, "Oslo"], [3.0, "Rome"]], [0, 1, 0]
+    with pytest.raises(ValueError, match=r"column 'city' of X holds text \('Rome'\).*OneHotEncoder\(\), \['city'\]"):
+        GBPClassifier(**SMALL).fit(Frame(rows), y)
+    for table in (rows, np.array(rows, dtype=object), np.array(rows, dtype=str)):
+        with pytest.raises(ValueError, match="column 1 of X holds text"):
+            GBPRegressor(**SMALL).fit(table, y)
+    fitted = GBPRegressor(**SMALL).fit([["1", "2"], ["3", "4"], ["2", "2"]], y)
+    with pytest.raises(ValueError, match="column 0 of X holds text"):
+        fitted.predict([["x", "2"]])
+
+
+def test_wild_values_hardly_count():
+    """One of 60 is 1,000 times too large: with `robust` it is as if it were not there."""
+    x, y = plane(60)
+    wild = y.copy()
+    wild[7] = 1e4
+    xq, yq = plane(200, seed=1)
+    how = {**LINEAR, "batch_size": 30, "passes": 2}
+    clean = GBPRegressor(**how).fit(x, y)
+    robust = GBPRegressor(**how, robust=True).fit(x, wild)
+    assert clean.score(xq, yq) > 0.95
+    assert robust.score(xq, yq) > clean.score(xq, yq) - 0.02
+    assert robust.noise_ == pytest.approx(clean.noise_, rel=0.25)
+    assert GBPRegressor(**how).fit(x, wild).score(xq, yq) < 0.5
+    assert GBPRegressor(**how, robust=gbp.Huber(2.0)).fit(x, y).score(xq, yq) > 0.95
+    with pytest.raises(ValueError, match="robust must be True, False"):
+        GBPRegressor(**how, robust="yes").fit(x, y)
+
+
+def test_scales_that_wild_values_leave_alone():
+    rng = np.random.default_rng(0)
+    a = 5 + 2 * rng.standard_normal(4001)
+    a[:20], a[20:40] = 1e6, np.nan
+    values, weight = np.column_stack([a, np.r_[np.ones(3000), np.zeros(1001)]]), np.ones(4001)
+    middle, scale = robust_moments(values, weight)
+    mean, std = moments(values, weight)
+    np.testing.assert_allclose([middle[0], scale[0]], [5, 2], rtol=0.05)
+    assert (middle[1], scale[1]) == (mean[1], std[1])  # more than half of it is one value
+    np.testing.assert_allclose(robust_moments(values, 3 * weight), [middle, scale], rtol=1e-12)
 
 
 def test_scales_may_be_tiny_and_far_away():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.layers.activation import ACTIVATIONS, find_activation
+from gbplearn.layers.activation import ACTIVATIONS, find_activation, value_and_slope
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.gaussian_observation import UnaryKind
 from gbplearn.layers.softmax import SoftmaxKind
+from gbplearn.plain import from_plain, to_plain
 from helpers import Linear, assert_same, check_operators
 
 SETTINGS = {"sigma": 0.3, "damping": 0.4}
@@ -58,6 +59,7 @@ def as_function(graph, x, w, d, y, activation):
 
 CASES = [((3, 4), 5, name) for name in ACTIVATIONS]
 CASES += [((1, 1), 1, "tanh"), ((5, 2, 3), 2, "sigmoid"), ((20, 18), 3, "tanh"), ((2, 3), 2, gbp.LeakyRelu(0.05))]
+CASES += [((3, 4), 5, gbp.SmoothLeakyRelu(0.2, 0.3))]
 
 
 @pytest.mark.parametrize(("x_shape", "outputs", "activation"), CASES)
@@ -68,6 +70,18 @@ def test_dense_is_the_plain_function(x_shape, outputs, activation):
         build(graph, *variables(graph, x_shape, outputs, np.random.default_rng(1)), activation)
         graphs.append(graph)
     assert_same(graphs)
+
+
+def test_a_kink_rounded_off():
+    """Far from the kink it is the leaky ReLU, at the kink its slope is halfway; nowhere is it far off."""
+    a, sharp, smooth = jnp.linspace(-2, 2, 401), gbp.LeakyRelu(0.2), gbp.SmoothLeakyRelu(0.2, 0.05)
+    np.testing.assert_allclose(smooth(a), sharp(a), atol=0.8 * 0.05 * np.log(2) + 1e-6)
+    np.testing.assert_allclose(smooth(a)[np.abs(a) > 0.5], sharp(a)[np.abs(a) > 0.5], atol=1e-5)
+    _, slope = value_and_slope(smooth, jnp.asarray([0.0, -2.0, 2.0]))
+    np.testing.assert_allclose(slope, [0.6, 0.2, 1.0], rtol=1e-6)
+    assert from_plain(to_plain(smooth, "it"), "it") == smooth
+    with pytest.raises(ValueError, match="width must be > 0"):
+        gbp.SmoothLeakyRelu(width=0.0)
 
 
 @pytest.mark.parametrize("direction", ["forward", "generative"])

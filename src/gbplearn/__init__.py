@@ -16,7 +16,7 @@ from .gaussian import Gaussian
 from .graph import FactorGraph
 from .history import BatchRecord
 from .inference import InferenceError, Result, Status, Trace, beliefs, infer, init, step
-from .layers.activation import LeakyRelu
+from .layers.activation import LeakyRelu, SmoothLeakyRelu
 from .layers.avg_pool2d import AvgPool2D
 from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
@@ -98,6 +98,7 @@ __all__ = [
     "Result",
     "Schedule",
     "Sequential",
+    "SmoothLeakyRelu",
     "SoftmaxObservation",
     "State",
     "Status",

@@ -2,197 +2,35 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import numbers
-import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from .batch import PREDICT_SIZES
-from .compiling import release_memory
-from .gaussian import Gaussian
-from .input_model import InputModel
 from .layers.dense import Dense
 from .layers.gaussian_observation import GaussianObservation
-from .layers.layer import Layer, Observation
+from .layers.layer import Layer
 from .layers.softmax import SoftmaxObservation
-from .learner import Learner
-from .network import Sequential
 from .noise import LearnNoise
-from .report.progress import progress
-from .update_report import Report
+from .robust import Kernel, Tukey
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.exceptions import ConvergenceWarning, NotFittedError
-    from sklearn.utils import check_random_state
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.base import ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import NotFittedError
 
-    from .tables import distinct, example_weights, labels_of, moments, roomy, values_of
+    from .estimator import SIGMA, GBPEstimator
+    from .tables import check_some, distinct, example_weights, labels_of, moments, robust_moments, values_of
 except ImportError as error:
     raise ImportError(
         "GBPClassifier and GBPRegressor need scikit-learn 1.6 or newer: pip install scikit-learn"
     ) from error
 
-_SIGMA = 0.05  # of the layers that are there by default
-_FAR = 1e9  # standard deviations, beyond which float32 has nothing to say
-_FEWEST = 50  # a batch that ends badly is learnt in halves, unless it has no more examples than these
+_WILD = 3.0  # standard deviations, beyond which a robust regressor trusts a value less
 
 
-class _GBPEstimator(BaseEstimator):
-    """What both have in common."""
-
-    _units = 64
-
-    def __init__(
-        self,
-        hidden_layers: Sequence[Layer] | None = None,
-        *,
-        image_shape: tuple[int, ...] | None = None,
-        iterations: int = 2000,
-        batch_size: int = 2000,
-        standardise: bool = True,
-        random_state: Any = 0,
-    ):
-        self.hidden_layers = hidden_layers
-        self.image_shape = image_shape
-        self.iterations = iterations
-        self.batch_size = batch_size
-        self.standardise = standardise
-        self.random_state = random_state
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
-    def _anew(self) -> Self:
-        """To be fitted in its place: what was fitted before stays if that fails."""
-        return copy.copy(self)
-
-    def _become(self, old: Self) -> Self:
-        old.__dict__.update(self.__dict__)
-        return old
-
-    # Inputs.
-
-    def _inputs(self, X: Any, first: bool) -> np.ndarray:
-        x: Any = validate_data(self, X, reset=first, dtype=np.float64, ensure_all_finite="allow-nan")
-        if self.image_shape is not None and math.prod(self.image_shape) != x.shape[1]:
-            raise ValueError(f"image_shape {tuple(self.image_shape)} does not fit X with {x.shape[1]} features")
-        return x
-
-    def _begin(self, x: np.ndarray, weight: np.ndarray, head: tuple[Layer, ...]) -> None:
-        """Scales, a model of the inputs, and a learner that knows nothing."""
-        for name in ("iterations", "batch_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 2:
-                raise ValueError(f"{name} must be a whole number >= 2, got {value!r}")
-        seed = self.random_state
-        if not isinstance(seed, numbers.Integral):
-            seed = check_random_state(seed).randint(2**31)
-        if int(seed) < 0:
-            raise ValueError(f"random_state must be >= 0, got {seed}")
-        shape = (x.shape[1],) if self.image_shape is None else tuple(self.image_shape)
-        net = Sequential(*self._hidden(), *head, input_shape=shape)
-        self.learner_ = Learner(net, iterations=self.iterations, seed=int(seed))
-        self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])
-        self.input_model_ = InputModel(*moments(x, weight))
-        if self.standardise:
-            # The pixels of an image have one scale, so that filters see the same everywhere.
-            channels = x.shape[1] if self.image_shape is None else self.image_shape[-1]
-            mean, scale = moments(x.reshape(-1, channels), np.repeat(weight, x.shape[1] // channels))
-            self.mean_, self.scale_ = (np.tile(a, x.shape[1] // channels) for a in (mean, scale))
-            self.input_model_ = InputModel(*moments((x - self.mean_) / self.scale_, weight))
-        self.reports_: list[Report] = []
-
-    def _hidden(self) -> tuple[Layer, ...]:
-        if self.hidden_layers is None:
-            return (Dense(self._units, "leaky_relu", sigma=_SIGMA, weight_prior=None, bias_prior=0.5),)
-        wrong = [h for h in self.hidden_layers if not isinstance(h, Layer) or isinstance(h, Observation)]
-        if wrong:
-            raise ValueError(
-                f"hidden_layers must be layers such as gbp.Dense(32), without observations, got {wrong[0]!r}"
-            )
-        return tuple(self.hidden_layers)
-
-    def _scaled(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        seen = ~np.isnan(x)
-        z = np.where(seen, (x - self.mean_) / self.scale_, 0)
-        far = np.abs(z).max(0) > _FAR
-        if far.any():
-            raise ValueError(f"feature {int(far.argmax())} of X lies more than {_FAR:g} standard deviations away")
-        return z, seen
-
-    def _given(self, x: np.ndarray, seen: np.ndarray, inputs: InputModel) -> dict[str, Any]:
-        """Arguments of the learner: what is missing has the belief that the rest and the model of the inputs give."""
-        shape = (len(x), *self.learner_.input_shape)
-        if seen.all():
-            return {"x": x.reshape(shape)}
-        mean, std = inputs.fill(x, seen)
-        prior = Gaussian.from_moments(mean=jnp.asarray(mean), std=jnp.asarray(np.where(seen, 1, np.maximum(std, 1e-3))))
-        return {
-            "x": x.reshape(shape),
-            "x_observed": seen.reshape(shape),
-            "x_prior": Gaussian(prior.eta.reshape(shape), prior.lam.reshape(shape)),
-        }
-
-    # Learning.
-
-    def _learn(self, x: np.ndarray, y: np.ndarray, known: np.ndarray, weight: np.ndarray) -> None:
-        """From examples that are all different, batch after batch."""
-        order = np.random.default_rng([self.learner_.seed, self.learner_.batches]).permutation(len(x))
-        z, seen = self._scaled(x)
-        count = -(-len(x) // self.batch_size)
-        failed = 0
-        for rows in progress(np.array_split(order, count), "fit"):
-            inputs = self.input_model_.learnt(z[rows], seen[rows], weight[rows])
-            failed += self._update(z, seen, y, known, weight, rows, inputs)
-            self.input_model_ = inputs
-        if failed:
-            warnings.warn(
-                f"inference ended badly for {failed} of {len(x)} examples, which were left out: see reports_",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-
-    def _update(
-        self, z: np.ndarray, seen: np.ndarray, y: Any, known: Any, weight: Any, rows: np.ndarray, inputs: InputModel
-    ) -> int:
-        """Learn from some of the examples; how many were left out."""
-        if not known[rows].any():
-            return 0  # nothing to learn but what inputs look like
-        learner = self.learner_
-        size = roomy(len(rows))
-        new = size not in learner._sizes
-        if new:  # examples of other folds, a few more or fewer, then share the compiled program
-            learner._sizes.append(size)
-        given = self._given(z[rows], seen[rows], inputs)
-        report = learner.update(y=y[rows], y_observed=known[rows], sample_weight=weight[rows], **given)
-        if new:
-            release_memory()
-        self.reports_.append(report)
-        if report.accepted:
-            return 0
-        if len(rows) <= _FEWEST:
-            return len(rows)
-        halves = np.array_split(rows, 2)
-        return sum(self._update(z, seen, y, known, weight, half, inputs) for half in halves)
-
-    def _ask(self, X: Any, parameters: str) -> Gaussian:
-        check_is_fitted(self, "learner_")
-        given = self._given(*self._scaled(self._inputs(X, first=False)), self.input_model_)
-        # One program for any number of examples: none depends on the others, not even in its last digit.
-        count = len(given["x"])
-        rows = np.minimum(np.arange(-(-count // PREDICT_SIZES[-1]) * PREDICT_SIZES[-1]), count - 1)
-        return self.learner_.predict(**{name: a[rows] for name, a in given.items()}, parameters=parameters)[:count]
-
-
-class GBPClassifier(ClassifierMixin, _GBPEstimator):
+class GBPClassifier(ClassifierMixin, GBPEstimator):
     """Classification by a deep factor graph, as an estimator of scikit-learn.
 
     ```python
@@ -207,16 +45,22 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
 
     **Arguments:**
 
-    - `hidden_layers`: of the network, such as `[gbp.Conv2D(16, kernel=3), gbp.MaxPool2D(2)]`; by default one dense
-        layer of 64 units. The last layer and the head are added.
+    - `hidden_layers`: of the network: numbers of units of dense layers, as `(64, 32)`, or layers, as
+        `[gbp.Conv2D(16, kernel=3), gbp.MaxPool2D(2)]`; by default one dense layer of 64 units. The last layer and the
+        head are added.
     - `image_shape`: of an example as layers for images see it, `(height, width, channels)`; `X` is flat all the same.
-    - `iterations`: for one batch at most.
-    - `batch_size`: examples that are learnt from at a time; more of them are a stream, each seen once.
+    - `iterations`: for one visit of one batch at most. Where a batch has not settled by then when it is visited last, a
+        `ConvergenceWarning` says so.
+    - `passes`: how often each batch is visited; what it said before is taken back first, so that it counts once.
+    - `batch_size`: examples that are visited at a time; by default 25, or twice the root of their number if that is
+        more: small batches settle within some ten iterations.
+    - `forgetting`, `process_noise`: of what is known before each `partial_fit`, see `gbp.Filtering`.
     - `standardise`: inputs to mean 0 and standard deviation 1, as they are in the data of the first `fit` or
         `partial_fit`; images as a whole, channel by channel.
     - `random_state`: of the prior means that tell hidden units apart, and of the order of examples.
 
-    After `fit`: `classes_`, `learner_` (the `gbp.Learner`, for all else that it can), `reports_` (one for each batch).
+    After `fit`: `classes_`, `learner_` (the `gbp.Learner`, for all else that it can), `reports_` (one for each visit of
+    a batch), `n_iter_` (the most iterations that one of them took).
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GBPClassifier:
@@ -236,9 +80,8 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
 
         - `classes`: all that there will be; needed in the first call, if not all of them are in its `y`.
         """
-        if not hasattr(self, "learner_"):
-            return self._anew()._learn_labels(X, y, classes, sample_weight, first=True)._become(self)
-        return self._learn_labels(X, y, classes, sample_weight, first=False)
+        first = not hasattr(self, "learner_")
+        return self._anew()._learn_labels(X, y, classes, sample_weight, first=first)._become(self)
 
     def _learn_labels(self, X: Any, y: Any, classes: Any, sample_weight: Any, first: bool) -> GBPClassifier:
         x = self._inputs(X, first)
@@ -246,7 +89,7 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
         weight = example_weights(sample_weight, x)
         named = None if classes is None else np.unique(np.asarray(classes))
         if first:
-            _check_some(known, weight)
+            check_some(known, weight)
             self.classes_ = np.unique(labels[known & (weight > 0)]) if named is None else named
             if len(self.classes_) < 2:
                 raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class")
@@ -265,7 +108,7 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
         return self
 
     def _head(self, outputs: int) -> tuple[Layer, ...]:
-        last = Dense(outputs, sigma=_SIGMA, weight_prior=None, bias_prior=0.5, prior=5.0, weight_init=0.0)
+        last = Dense(outputs, sigma=SIGMA, weight_prior=None, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, SoftmaxObservation(sigma=0.1)
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -274,13 +117,17 @@ class GBPClassifier(ClassifierMixin, _GBPEstimator):
         p = np.asarray(self.learner_.net.probabilities(logits), float)
         return p / p.sum(1, keepdims=True)
 
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Their logarithms."""
+        return np.log(self.predict_proba(X))
+
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest probability."""
         p = self.predict_proba(X)
         return self.classes_[p.argmax(1)]
 
 
-class GBPRegressor(RegressorMixin, _GBPEstimator):
+class GBPRegressor(RegressorMixin, GBPEstimator):
     """Regression by a deep factor graph, with its uncertainty, as an estimator of scikit-learn.
 
     ```python
@@ -292,10 +139,43 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
     one dense layer of 32 units) and the other arguments as `GBPClassifier`; NaN in `y` is a value that is not known.
     Several targets have one noise, in their standard deviations.
 
-    After `fit`: `noise_` (standard deviation of an observation), `learner_`, `reports_`.
+    **Arguments:**
+
+    - `robust`: True if some values in `y` may be wild: they are standardised by their medians, and a value that lies
+        more than 3 standard deviations from what all other batches predict counts less (`gbp.Tukey(3)`; another kernel
+        may be given).
+
+    After `fit`: `noise_` (standard deviation of an observation), `learner_`, `reports_`, `n_iter_`.
     """
 
     _units = 32
+
+    def __init__(
+        self,
+        hidden_layers: int | Sequence[int | Layer] | None = None,
+        *,
+        image_shape: tuple[int, ...] | None = None,
+        iterations: int = 1000,
+        passes: int = 4,
+        batch_size: int | None = None,
+        forgetting: float = 1.0,
+        process_noise: float = 0.0,
+        standardise: bool = True,
+        robust: bool | Kernel = False,
+        random_state: Any = 0,
+    ):
+        super().__init__(
+            hidden_layers,
+            image_shape=image_shape,
+            iterations=iterations,
+            passes=passes,
+            batch_size=batch_size,
+            forgetting=forgetting,
+            process_noise=process_noise,
+            standardise=standardise,
+            random_state=random_state,
+        )
+        self.robust = robust
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -310,7 +190,7 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
         """Learn more: what is known is the prior."""
         if not hasattr(self, "learner_"):
             return self.fit(X, y, sample_weight)
-        return self._learn_values(X, y, sample_weight, first=False)
+        return self._anew()._learn_values(X, y, sample_weight, first=False)._become(self)
 
     def _learn_values(self, X: Any, y: Any, sample_weight: Any, first: bool) -> GBPRegressor:
         x = self._inputs(X, first)
@@ -320,21 +200,38 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
         values = values.reshape(len(x), -1)
         weight = example_weights(sample_weight, x)
         if first:
-            _check_some(np.any(~np.isnan(values), axis=1), weight)
+            check_some(np.any(~np.isnan(values), axis=1), weight)
         x, values, weight = distinct(x, values, weight)
         if first:
             self._begin(x, weight, self._head(x.shape[1], values.shape[1]))
-            self._y_mean, self._y_scale = moments(values, weight)
+            self._y_mean, self._y_scale = (robust_moments if self._kernel() else moments)(values, weight)
         if values.shape[1] != len(self._y_mean):
             raise ValueError(f"y has {values.shape[1]} targets, the regressor has learnt {len(self._y_mean)}")
         known = ~np.isnan(values)
         self._learn(x, np.where(known, (values - self._y_mean) / self._y_scale, 0), known, weight)
         return self
 
+    def _kernel(self) -> Kernel | None:
+        if isinstance(self.robust, Kernel):
+            return self.robust
+        if not isinstance(self.robust, (bool, np.bool_)):
+            raise ValueError(f"robust must be True, False, or a gbp.Tukey or gbp.Huber, got {self.robust!r}")
+        return Tukey(_WILD) if self.robust else None
+
+    def _trust(self, given: dict[str, Any], y: np.ndarray, known: np.ndarray) -> np.ndarray | float:
+        """By the distance of a value from what all others predict, in standard deviations of an observation."""
+        kernel = self._kernel()
+        if kernel is None:
+            return 1.0
+        (noise,) = self.learner_.noise.values()
+        found = self._answer(given, "random")
+        squared = (y - np.asarray(found.mean)) ** 2 / (np.asarray(found.std) ** 2 + noise.start**2)
+        return np.asarray(kernel.scale(jnp.asarray(np.where(known, squared, 0)))).min(1)
+
     def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
         # Found on ten inputs; a function of few has as much to say, and each of its inputs more.
         wide = max(0.1, 0.3 / math.sqrt(inputs))
-        last = Dense(outputs, sigma=_SIGMA, weight_prior=wide, bias_prior=0.5, prior=5.0, weight_init=0.0)
+        last = Dense(outputs, sigma=SIGMA, weight_prior=wide, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, GaussianObservation(sigma=LearnNoise(start=0.5))
 
     @property
@@ -359,8 +256,3 @@ class GBPRegressor(RegressorMixin, _GBPEstimator):
             return mean
         std = np.asarray(self._ask(X, "random").std, float) * self._y_scale
         return mean, np.hypot(std[:, 0] if self._flat else std, self.noise_)
-
-
-def _check_some(known: np.ndarray, weight: np.ndarray) -> None:
-    if not (known & (weight > 0)).any():
-        raise ValueError("y has no label at all: at least some examples, of a weight that is not 0, must have one")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .filtering import Beliefs
 from .history import Before
 from .report.progress import progress
 from .stream import batch_arguments
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
     from .learner import Learner
 
 
-def forget_batch(learner: Learner, batch: int) -> None:
-    """Divide by what a batch has said."""
+def forget_batch(learner: Learner, batch: int, least: Beliefs | None = None) -> None:
+    """Divide by what a batch has said.
+
+    **Arguments:** `least`: what is known without any recorded batch; by default the prior of the learner.
+    """
     now = Before(learner._posterior, learner.noise, learner.caution)
-    left, told = learner._history.without(batch, now, learner.prior, learner.filtering)
+    least = learner.prior if least is None else least
+    left, told = learner._history.without(batch, now, least, learner.filtering)
     counts = learner.batches - 1, learner.examples - told.examples
     with learner._swap:
         learner._history.forget(batch)

@@ -190,6 +190,12 @@ class History:
         self.statistics = joined([self.earlier, *(said.statistics for said in self.taught.values())])
         self.before = None
 
+    def drop_records(self) -> None:
+        """Of all batches keep only that they were; none can be forgotten any more."""
+        self.taught, self.before, self.earlier = {}, None, self.statistics
+        kept = (dataclasses.replace(e, recorded=False) if e.recorded else e for e in self.entries)
+        self.entries = deque(kept, maxlen=MOST)
+
     def go_back(self, batch: int) -> None:
         """As if this batch, which is forgotten, were the last one; those after it are kept aside, for `skip_to`."""
         self._aside = {e.batch: e for e in self.entries if e.batch > batch}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
+# If noise is learnt: between these, messages with the noise held.
+_ROUNDS = 4
 
 
 def learn_batch(
@@ -49,7 +51,7 @@ def learn_batch(
             dtype=learner.dtype,
             throw=False,
             carried=carried,
-            **({"rounds": min(4, learner.options["iterations"])} if noise else {}),
+            **({"rounds": min(_noise_rounds(batch, noise), learner.options["iterations"])} if noise else {}),
             **options_for(learner, batch, before),
         )
     except InferenceError as error:  # of the noise
@@ -59,6 +61,11 @@ def learn_batch(
     if learner._tied is not None and tied_parameters(result._graph, learner.prior) != learner._tied:
         raise ValueError("factors must tie the same parameters in every graph")
     return result, padded
+
+
+def _noise_rounds(batch: Batch, noise: Mapping[str, LearnNoise]) -> int:
+    """One is enough where more measurements than those of the batch have told about the noise already."""
+    return 1 if all(n.weight > batch.size for n in noise.values()) else _ROUNDS
 
 
 def options_for(learner: Learner, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:

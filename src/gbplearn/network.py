@@ -317,7 +317,7 @@ class Sequential:
         - `noise`: what is known of noise before this batch, by layer.
         - `carried`: messages to begin with, by layer, as `report.carried` has them of an earlier one.
         - `iterations`: in all rounds together.
-        - `rounds`: if noise is learnt; at least 2.
+        - `rounds`: if noise is learnt; 1 is for batches that tell little new about it: messages, then the noise.
         - `seed`: of the random prior means, dropout and random schedules.
         - `options`: for `gbp.infer`: tolerance, damping, ...
 
@@ -334,25 +334,33 @@ class Sequential:
         if not learnt:
             graph = self.graph(batch, beliefs=beliefs, **how)
             return infer(graph, iterations=iterations, init=begin(graph), seed=seed, **options)
-        if not (isinstance(rounds, int) and 2 <= rounds <= iterations):
-            raise ValueError(f"rounds must be a whole number from 2 to the iterations ({iterations}), got {rounds!r}")
+        if not (isinstance(rounds, int) and 1 <= rounds <= iterations):
+            raise ValueError(f"rounds must be a whole number from 1 to the iterations ({iterations}), got {rounds!r}")
         results: list[Result] = []
         now = {name: n.start for name, n in learnt.items()}
+
+        def noise_after(result: Result) -> dict[str, float] | None:
+            """Of the parameters at their means; None if that diverged."""
+            known = {name: result[name] for name in self._parameters(batch.x.shape[1:])}
+            fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
+            told = infer(fixed, iterations=200, damping=0.5, throw=False)
+            return None if told.status is Status.DIVERGED else told.noise
+
         for i in range(rounds):
             share = (i + 1) * iterations // rounds - i * iterations // rounds
             if results:
-                known = {name: results[-1][name] for name in self._parameters(batch.x.shape[1:])}
-                fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
-                told = infer(fixed, iterations=200, damping=0.5, throw=False)
-                if told.status is Status.DIVERGED:
+                after = noise_after(results[-1])
+                if after is None:
                     break
-                now = told.noise
+                now = after
             graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
             before = results[-1] if results else begin(graph)
             found = infer(graph, iterations=share, init=before, seed=seed + i, **options)
             results.append(dataclasses.replace(found, noise=now))
             if found.status is Status.DIVERGED:
                 break
+        if rounds == 1 and results[0].status is not Status.DIVERGED:
+            return dataclasses.replace(results[0], noise=noise_after(results[0]) or now)
         return joined_rounds(results)
 
     def predict(

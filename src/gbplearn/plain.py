@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from .layers.activation import LeakyRelu
+from .layers.activation import LeakyRelu, SmoothLeakyRelu
 from .layers.avg_pool2d import AvgPool2D
 from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
@@ -49,7 +49,18 @@ LAYERS = _by_name(
     Upsample2D,
 )
 VALUES = _by_name(
-    BatchStatistics, Damping, Huber, LeakyRelu, LearnNoise, Order, RandomLayers, Residual, Spread, Sweep, Tukey
+    BatchStatistics,
+    Damping,
+    Huber,
+    LeakyRelu,
+    LearnNoise,
+    Order,
+    RandomLayers,
+    Residual,
+    SmoothLeakyRelu,
+    Spread,
+    Sweep,
+    Tukey,
 )
 # Those whose constructors do not take their fields.
 _MAKERS: dict[str, Callable[..., Any]] = {

@@ -10,6 +10,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
+_DEVIATIONS = 1.4826  # of a Gaussian: median absolute deviations that are a standard deviation
+
 
 def roomy(n: int) -> int:
     """A number of rows that is not much larger, of which there are few."""
@@ -27,6 +29,54 @@ def moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndar
     std = np.sqrt((weight[:, None] * off**2).sum(0) / total)
     rounding = 10 * np.finfo(float).eps * np.abs(np.where(seen, values, 0)).max(0)
     return mean, np.where(std > rounding, std, 1.0)
+
+
+def robust_moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Median of each column, and the standard deviation that its median deviation stands for, without NaN.
+
+    Both as a few wild values leave them. Where more than half of the values are equal it is the mean, and the standard
+    deviation.
+    """
+    middle, scale = moments(values, weight)
+    for i, column in enumerate(values.T):
+        known = ~np.isnan(column)
+        if not (weight[known] > 0).any():
+            continue
+        median = _weighted_median(column[known], weight[known])
+        spread = _DEVIATIONS * _weighted_median(np.abs(column[known] - median), weight[known])
+        if spread > 10 * np.finfo(float).eps * abs(median):
+            middle[i], scale[i] = median, spread
+    return middle, scale
+
+
+def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weight[order])
+    return float(values[order[np.searchsorted(total, total[-1] / 2)]])
+
+
+def text_column(x: Any) -> tuple[Any, str] | None:
+    """The first column of a table that holds text which is no number: its name or number, and the text."""
+    try:
+        table = np.asarray(x, dtype=object)
+    except (ValueError, TypeError):
+        return None
+    if table.ndim != 2:
+        return None
+    names = list(getattr(x, "columns", range(table.shape[1])))
+    for name, column in zip(names, table.T):
+        text = next((v for v in column if isinstance(v, str) and not _is_number(v)), None)
+        if text is not None:
+            return name, text
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def example_weights(sample_weight: Any, x: np.ndarray) -> np.ndarray:
@@ -107,3 +157,9 @@ def values_of(y: Any, count: int, name: str) -> np.ndarray:
 def _check_length(y: np.ndarray, count: int) -> None:
     if len(y) != count:
         raise ValueError(f"Found input variables with inconsistent numbers of samples: {[count, len(y)]}")
+
+
+def check_some(known: np.ndarray, weight: np.ndarray) -> None:
+    """Whether there is something to learn from."""
+    if not (known & (weight > 0)).any():
+        raise ValueError("y has no label at all: at least some examples, of a weight that is not 0, must have one")

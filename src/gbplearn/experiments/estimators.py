@@ -77,7 +77,7 @@ class Estimators(Experiment):
 
     tables: tuple[str, ...] = (*CLASSES, *VALUES)
     missing: float = 0.3  # of the pixels of the digits, in a run of its own
-    iterations: int = 2000
+    iterations: int = 1000
 
     name: ClassVar[str] = "estimators"
     title: ClassVar[str] = "Tables, by the scikit-learn face"

@@ -28,6 +28,26 @@ class LeakyRelu:
         return jnp.where(a > 0, a, self.slope * a)
 
 
+@dataclasses.dataclass(frozen=True)
+class SmoothLeakyRelu:
+    """`LeakyRelu` with its kink rounded off: `slope a + (1 - slope) width log(1 + exp(a / width))`.
+
+    Inference linearises at the means. A unit at a kink may go to and fro between two slopes for ever; here it comes to
+    rest. With the `width` of the layer's noise the two functions can hardly be told apart.
+    """
+
+    slope: float = 0.2
+    width: float = 0.05
+
+    def __post_init__(self):
+        if not self.width > 0:
+            raise ValueError(f"SmoothLeakyRelu: width must be > 0, got {self.width!r}")
+
+    def __call__(self, a: Array) -> Array:
+        """Elementwise."""
+        return self.slope * a + (1 - self.slope) * self.width * jax.nn.softplus(a / self.width)
+
+
 ACTIVATIONS: dict[str, Elementwise] = {
     "linear": linear,
     "leaky_relu": LeakyRelu(),
@@ -41,6 +61,8 @@ ACTIVATIONS: dict[str, Elementwise] = {
 
 def find_activation(given: str | Elementwise) -> Elementwise:
     """An activation by its name, or as given: any elementwise JAX function."""
+    if isinstance(given, (LeakyRelu, SmoothLeakyRelu)):
+        return given
     if callable(given):
         try:
             out = jax.eval_shape(given, jax.ShapeDtypeStruct((2, 3), jnp.result_type(float)))

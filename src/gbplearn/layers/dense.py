@@ -95,7 +95,7 @@ class Dense(Transform):
 
     - `units`: number of outputs.
     - `activation`: "linear", "leaky_relu" (slope 0.2), "relu", "sigmoid", "tanh", "elu", "softplus",
-        `gbp.LeakyRelu(slope)`, or any elementwise JAX function.
+        `gbp.LeakyRelu(slope)`, `gbp.SmoothLeakyRelu(slope, width)`, or any elementwise JAX function.
     - `sigma`: standard deviation of the outputs around what inputs and parameters say.
     - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters. `weight_prior=None` is `1 / √n`
         for weights that add `n` numbers up: what they add up to is then as large as these are.
