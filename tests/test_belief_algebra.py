@@ -286,7 +286,7 @@ def test_a_learner_can_forget_after_it_was_saved(tmp_path):
         ({"noise": {}}, "'0' is missing"),
         ({"noise": {"0": {"dense": [1, 2]}}}, "'dense' does not belong there"),
         ({"before": None}, "tensors: 'before/dense/bias/eta' does not belong there"),
-        ({"before": {"noise": {}, "caution": "some"}}, "there is no batch before which"),
+        ({"before": {"noise": {}, "caution": "some"}}, "caution must be a whole number from 0 to 24"),
         ({"count": 0}, "count must be a whole number"),
     ],
 )
