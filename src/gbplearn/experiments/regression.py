@@ -83,7 +83,7 @@ class Curves(NamedTuple):
 class Regression(Experiment):
     """The paper's settings (damping 0.8, dropout 0.6); biases and the first weights are those of the authors' runs.
 
-    Of three random starts the one with the largest log evidence is kept: after so many iterations one in eight is still
+    Of three random starts the one with the largest log evidence is kept: after so many iterations one in seven is still
     on a plateau where half of the hidden units are alike, or has diverged (there is no guard in the paper's protocol).
     """
 
