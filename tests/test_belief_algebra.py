@@ -219,6 +219,20 @@ def test_with_the_batches_after_it_learnt_again_a_batch_was_never_there(monkeypa
         learner.forget(9, again=[])
 
 
+def test_a_learner_can_be_saved_after_later_batches_were_forgotten(tmp_path):
+    """What was known before the last batch is not kept where the last one is a forgotten one."""
+    learner = classifier(record=True)
+    x, y = points(40)
+    batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 40, 10)]
+    learner.fit(batches)
+    learner.forget(3)
+    learner.forget(1, again=[batches[2]])
+    learner.save(tmp_path / "run.safetensors")
+    again = gbp.Learner.load(tmp_path / "run.safetensors")
+    assert [e.forgotten for e in again.history()] == [False, True, False, True]
+    again.forget(2)
+
+
 def test_what_cannot_be_forgotten_changes_nothing():
     learner = classifier(record=True)
     x, y = points(30)

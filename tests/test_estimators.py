@@ -418,3 +418,14 @@ def test_the_defaults_are_good(optimised):
 
     x, y = CLASSES["wine"](return_X_y=True)
     assert cross_val_score(GBPClassifier(), x, y, cv=5).mean() > 0.95
+
+
+def test_a_batch_that_is_wild_as_a_whole_is_no_error():
+    """A kernel may give every example of it no trust at all."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 2))
+    y = X.sum(1)
+    reg = GBPRegressor(hidden_layers=(), robust=gbp.Tukey(3.0, match="gradient")).fit(X[:25], y[:25])
+    before = reg.predict(X)
+    reg.partial_fit(X[25:], y[25:] + 100)
+    np.testing.assert_allclose(reg.predict(X), before, atol=0.1)

@@ -116,3 +116,10 @@ def test_point_holds_its_value_exactly(value):
 def test_bad_gaussians_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_means_of_blocks_are_differentiable():
+    """`m = lam^-1 eta`, so `d(sum m) / d eta = lam^-1 1`."""
+    lam = jnp.asarray([[2.0, 0.5], [0.5, 1.0]])
+    slope = jax.grad(lambda eta: gbp.Gaussian(eta, lam).mean.sum())(jnp.asarray([1.0, 2.0]))
+    np.testing.assert_allclose(slope, np.linalg.solve(lam, np.ones(2)), rtol=1e-5)

@@ -1,9 +1,13 @@
 """Batches that are visited several times, each counted once."""
 
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn import passes
 from gbplearn.passes import learn_in_passes
 
 SIGMA, NOISE, PRIOR = 0.05, 0.4, 1.0
@@ -96,3 +100,28 @@ def test_an_interruption_between_two_visits_leaves_no_record():
     assert who.filtering.forgetting == 0.9
     assert who._history.taught == {}
     assert not who._history.record
+
+
+def test_what_was_forgotten_before_the_first_part_stays_forgotten():
+    """Also if that part is the only one that can be learnt, and so the last one: it is visited again from there."""
+    x, y = line()
+    found = []
+    for count in (1, 3):
+        who = learner(forgetting=0.5)
+        learn(who, x, y, 1)
+
+        def refused(rows, who=who):
+            return dataclasses.replace(copy.copy(who).update(x[rows], y[rows]), accepted=False, batch=None)
+
+        def update(rows, who=who, refused=refused):
+            return who.update(x[rows], y[rows]) if rows[0] == 0 else refused(rows)
+
+        learn(who, x, y, count, batches=2, update=update)
+        found.append(np.asarray(who.posterior["dense/weight"].lam))
+    np.testing.assert_allclose(found[1], found[0], rtol=0.05)
+
+
+def test_more_batches_than_are_recorded_are_a_stream(monkeypatch):
+    monkeypatch.setattr(passes, "MOST_TAUGHT", 5)
+    x, y = line()
+    assert len(learn(learner(), x, y, 3)[1]) == 6

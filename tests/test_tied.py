@@ -155,3 +155,13 @@ def test_beliefs_given_to_a_graph_count_once():
     other = dataclasses.replace(known, lam=2 * known.lam)
     with pytest.raises(ValueError, match="'a/bias' and 'b/bias' are tied, one variable: two different beliefs"):
         one.graph(batch, beliefs={"a/bias": known, "b/bias": other}, **how)
+
+
+def test_predictions_before_the_first_batch():
+    """The product of both priors is shared by all, whoever asks first."""
+    first, second = learner(), learner()
+    x = np.zeros((2, 1))
+    np.testing.assert_array_equal(first.predict(x).std, second.predict(x).std)
+    np.testing.assert_array_equal(learner().uncertainty(x).total, first.uncertainty(x).total)
+    assert learner().sample(x).shape == (1, 2, 1)
+    np.testing.assert_allclose(first.posterior["a/bias"].std, KNOWN / np.sqrt(2), rtol=1e-6)

@@ -323,3 +323,16 @@ def test_an_alarm_for_a_batch_that_was_refused():
     with pytest.warns(UserWarning, match="the stream has changed: not learnt: the batch is far outside"):
         learner.fit([(x, y), (1e4 * x, y), (x, y)], callbacks=[alarm])
     assert (alarm.alarms, learner.batches) == ([None], 2)
+
+
+def test_a_stream_that_is_refused_is_not_refused_in_silence():
+    learner = gbp.Learner(values(2))
+    rng = np.random.default_rng(0)
+    good = [(rng.standard_normal((40, 2)), rng.standard_normal(40)) for _ in range(3)]
+    with pytest.warns(UserWarning, match="far outside all that was learnt from") as told:
+        learner.fit([*good, *((1e4 * x, y) for x, y in good)])
+    assert len(told) == 1  # once for all
+    assert (learner.batches, learner.failures) == (3, 3)
+    seen = []
+    learner.fit([(1e4 * x, y) for x, y in good], callbacks=[seen.append])  # who watches is told by the reports
+    assert [r.accepted for r in seen] == [False] * 3

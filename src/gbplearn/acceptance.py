@@ -23,7 +23,7 @@ def ended_badly(result: Result) -> bool:
 
     (Units at a kink keep moving by a few standard deviations; that is no divergence.)
     """
-    if result.status is not Status.ITERATION_LIMIT:
+    if result.status not in (Status.ITERATION_LIMIT, Status.ROUNDING):
         return result.status is Status.DIVERGED
     guard = [line for line in result.guard if not line.startswith(_OTHER)]
     if any(NOTHING_BETTER in line for line in guard):

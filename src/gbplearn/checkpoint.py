@@ -21,6 +21,7 @@ import numpy as np
 
 from . import checkpoint_history
 from .files import write_whole
+from .forked import check_not_forked
 from .gaussian import Gaussian
 from .graph import FactorGraph
 from .learner import _MOST_CAUTION, Learner
@@ -97,6 +98,7 @@ def save(learner: Learner, path: Path, note: Mapping[str, Any] | None = None) ->
 
 def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Learner:
     """The learner that a file holds; a `CheckpointError` if anything is wrong with it."""
+    check_not_forked()
     with _naming(path):
         held = decode(_contents(path))
         if held.factors and factors is None:

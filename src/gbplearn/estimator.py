@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import numbers
 import warnings
@@ -32,6 +33,7 @@ from .update_report import Report
 
 SIGMA = 0.05  # of the layers that are there by default
 _FEW, _ROOTS = 25, 2.0  # a batch has so many examples, or so many times the root of all if that is more
+_LEAST_TRUST = 1e-6  # of an example, however wild: a batch without any weight is none
 _FAR = 1e9  # standard deviations, beyond which float32 has nothing to say
 
 
@@ -67,6 +69,13 @@ class GBPEstimator(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a pickle; older ones have fewer parameters."""
+        new = {
+            name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items() if name != "self"
+        }
+        super().__setstate__(new | state)
 
     def _anew(self) -> Self:
         """To be fitted in its place: what was fitted before stays if that fails."""
@@ -189,7 +198,7 @@ class GBPEstimator(BaseEstimator):
 
         def update(rows: np.ndarray) -> Report:
             given = self._given(z[rows], seen[rows], self.input_model_)
-            trust = weight[rows] * self._trust(given, y[rows], known[rows])
+            trust = weight[rows] * np.maximum(self._trust(given, y[rows], known[rows]), _LEAST_TRUST)
             return learner.update(y=y[rows], y_observed=known[rows], sample_weight=trust, **given)
 
         parts, reports = learn_in_passes(learner, teaching, update, self.passes)

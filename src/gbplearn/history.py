@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections import deque
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -80,6 +81,10 @@ class History:
         self.earlier = BatchStatistics()  # of the batches that are not in `taught`
         self.statistics = BatchStatistics()  # of all batches that were learnt from
         self._aside: dict[int, BatchRecord] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a pickle; older ones have no statistics."""
+        self.__dict__.update({"earlier": BatchStatistics(), "statistics": BatchStatistics()} | state)
 
     def copy(self) -> History:
         """The same records, which then go different ways."""
@@ -208,5 +213,6 @@ class History:
         while self.count < batch:
             self.entries.append(self._aside[self.count])
             self.count += 1
+            self.before = None  # what was known before the last batch: that is a forgotten one now
         if batch > max(self._aside, default=0):
             self._aside = {}

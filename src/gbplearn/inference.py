@@ -339,6 +339,8 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: f
     )
     off = {n: float(x) for n, x in rounding.items()}
     lost = {n: x for n, x in off.items() if x > max(tolerance, _SMALL_ROUNDING)}
+    if outcome.rounding and not lost:  # less than the tolerance, but nothing else moves
+        lost = {worst: off[worst] for worst in (max(off, key=off.__getitem__),)}
     # What rounding moves to and fro never comes to rest.
     restless = status is Status.ITERATION_LIMIT and may_be_rounding(float(residuals[-1].max()), off)
     if lost and (status is Status.CONVERGED or restless or outcome.rounding):

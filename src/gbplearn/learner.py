@@ -74,10 +74,10 @@ class Learner:
     - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
         are named after the layers; the batch is the first axis of activations. Parameters that it ties, the same in
         every graph, are one: their priors multiply, and `posterior` has what is known of it under each of its names.
-    - `unusual`: what to do with a batch that is far outside all that was learnt from (inputs ten times larger, images
-        without contrast, all of them equal, one number a hundred times larger than any before): "refuse" it, or learn
-        from it, with a warning ("warn") or without ("learn"). `report.unusual` says why. `learner.unusual = "learn"`
-        takes up a stream that has changed so much; what was learnt from is usual from then on.
+    - `unusual`: what to do with a batch that is far outside all that was learnt from (inputs over ten times larger,
+        images without contrast, all of them equal, one number a hundred times larger than any before): "refuse" it, or
+        learn from it, with a warning ("warn") or without ("learn"). `report.unusual` says why. `learner.unusual =
+        "learn"` takes up a stream that has changed so much; what was learnt from is usual from then on.
     - `record`: keep what the last 1,000 batches have said, two numbers a parameter each, so that `forget` can take
         it back.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
@@ -164,7 +164,7 @@ class Learner:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._make_locks()
-        self.__dict__.update(state)
+        self.__dict__.update({"_unusual": "refuse", "_tied": None} | state)  # older pickles have neither
 
     def _become(self, other: Learner) -> None:
         """Know what another one knows."""
@@ -235,7 +235,8 @@ class Learner:
             the clean one), its "output", or the outputs of a layer by its name.
         - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`: of classes,
             the logarithm of the probabilities that were predicted for them; of values, and of inputs that a generative
-            layer explains, a log density. It takes another inference, or a prediction.
+            layer explains, a log density (with `sample_weight` of 0 and 1 only: an example of weight 2 is learnt from
+            like two, but its density is not that of two). It takes another inference, or a prediction.
         - `carry`: layers without parameters, such as `Upsample2D`, by name, whose messages the report is to hold
             (`report.carried`), for the next batch to begin with if it resembles this one, as frames of a video do.
         - `carried`: such messages of the batch before, which had the same size.
@@ -342,13 +343,16 @@ class Learner:
         (Not before there is a batch: factors know it by its size.)
         """
         tied = tied_parameters(self.net.graph(batch, inputs=self.inputs, dtype=self.dtype), self.prior)
-        prior = dict(self.prior)
-        for names in tied:
-            one = functools.reduce(operator.mul, (self.prior[name] for name in names))
-            prior |= dict.fromkeys(names, one)
-        if not self.batches:
-            self._posterior = dict(prior)
-        self.prior, self._tied = prior, tied
+        with self._swap:
+            if self._tied is not None:  # another thread was quicker
+                return
+            prior = dict(self.prior)
+            for names in tied:
+                one = functools.reduce(operator.mul, (self.prior[name] for name in names))
+                prior |= dict.fromkeys(names, one)
+            if not self.batches:
+                self._posterior = dict(prior)
+            self.prior, self._tied = prior, tied
 
     def predict(
         self,
@@ -368,7 +372,8 @@ class Learner:
         - `x`, `x_observed`, `x_prior`: as `update`; any number of examples.
         - `parameters`: "fixed" or "random"; by default as the learner was told.
         """
-        return answer(copy.copy(self), self._checked(x, x_observed=x_observed, x_prior=x_prior), parameters, None)
+        batch = self._checked(x, x_observed=x_observed, x_prior=x_prior)
+        return answer(copy.copy(self), batch, parameters, None)
 
     def query(
         self,
@@ -430,13 +435,15 @@ class Learner:
         self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
     ) -> Uncertainty:
         """What is predicted, and which part of its uncertainty more data would take away; arguments as `predict`."""
-        return split(copy.copy(self), self._checked(x, x_observed=x_observed, x_prior=x_prior))
+        batch = self._checked(x, x_observed=x_observed, x_prior=x_prior)
+        return split(copy.copy(self), batch)
 
     def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
         """Draws `(count, batch, ...)` of what would be observed: values with the noise of the head, or classes.
 
         Each output of each example for itself, by its belief. `how` as `predict`.
         """
+        self._checked(x, **{name: how[name] for name in ("x_observed", "x_prior") if name in how})
         now = copy.copy(self)
         return draw(now, now.predict(x, **how), count, seed)
 

@@ -16,6 +16,7 @@ import numpy as np
 from .filtering import Beliefs, Filtering
 from .forgetting import forget_batch
 from .gaussian import Gaussian
+from .history import MOST_TAUGHT
 from .learner import Learner
 from .learning import SETTLED
 from .report.progress import progress
@@ -49,7 +50,7 @@ def learn_in_passes(
 
     - `rows`: the examples of each batch.
     - `update`: learns from these examples by `learner.update`.
-    - `passes`: at most.
+    - `passes`: at most; more batches than a history records (`MOST_TAUGHT`) are a stream, each visited once.
 
     **Returns:** the parts in which it was learnt, and the reports of all visits.
     """
@@ -58,7 +59,7 @@ def learn_in_passes(
     parts, reports = [Part(r) for r in rows], []
     learner._history.record = True
     try:
-        for number in range(passes if len(parts) > 1 else 1):
+        for number in range(passes if 1 < len(parts) <= MOST_TAUGHT else 1):
             before, bar = learner.posterior, progress(parts, f"fit, pass {number + 1}")
             parts = [p for part in bar for p in _visit(learner, part, update, least, reports)]
             if number and _moved(before, learner.posterior) <= SETTLED:
@@ -84,7 +85,8 @@ def _visit(
     report = update(part.rows)
     reports.append(report)
     if report.accepted:
-        learner.filtering = Filtering()
+        if not learner.filtering.trivial:  # it has acted: to go back before this batch is not to go back before that
+            learner.filtering, learner._history.before = Filtering(), None
         return [Part(part.rows, report)]
     if part.learnt:
         held.failures, held.caution = learner.failures, learner.caution

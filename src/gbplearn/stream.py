@@ -28,10 +28,14 @@ def learn_stream(learner: Learner, batches: Iterable[Any], callbacks: Sequence[A
         if not callable(call):
             raise TypeError(f"a callback must be callable or have on_batch(report), got {type(given).__name__}")
     evidence = any(getattr(getattr(c, "__self__", c), "needs_evidence", False) for c in callbacks)
+    silent = not calls
     for batch in progress(batches, "learn", tell=lambda: f"{learner.examples} examples"):
         report = learner.update(**batch_arguments(batch), evidence=evidence)
         for call in calls:
             call(report)
+        if silent and report.status is Status.UNUSUAL:  # nobody else would find out
+            silent = False
+            warnings.warn(f"a batch was {report.message}; more may follow: see Learner(unusual=)", stacklevel=3)
 
 
 def batch_arguments(batch: Any) -> dict[str, Any]:
