@@ -61,8 +61,6 @@ ACTIVATIONS: dict[str, Elementwise] = {
 
 def find_activation(given: str | Elementwise) -> Elementwise:
     """An activation by its name, or as given: any elementwise JAX function."""
-    if isinstance(given, (LeakyRelu, SmoothLeakyRelu)):
-        return given
     if callable(given):
         try:
             out = jax.eval_shape(given, jax.ShapeDtypeStruct((2, 3), jnp.result_type(float)))
