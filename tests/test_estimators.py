@@ -201,7 +201,7 @@ def test_streams_of_batches_and_what_ends_badly(monkeypatch):
 
 
 @pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("kind", [GBPClassifier, GBPRegressor])
+@pytest.mark.parametrize("kind", [GBPClassifier, pytest.param(GBPRegressor, marks=pytest.mark.slow)])
 def test_the_defaults_settle(kind):
     """Nobody is warned, because there is nothing to warn of."""
     x, y = blobs() if kind is GBPClassifier else plane(60)
@@ -324,7 +324,7 @@ def test_layers_by_their_numbers_of_units():
             GBPRegressor(wrong).fit(x, y)
 
 
-@pytest.mark.parametrize("batch_size", [10, 40])
+@pytest.mark.parametrize("batch_size", [10, pytest.param(40, marks=pytest.mark.slow)])
 def test_what_is_known_is_forgotten_once_before_each_partial_fit(batch_size):
     """Examples of no weight teach nothing: all that happens is `gbp.Filtering`, in however many batches."""
     x, y = plane(40)
@@ -374,6 +374,7 @@ def test_a_column_of_names_is_refused_by_its_name():
         fitted.predict([["x", "2"]])
 
 
+@pytest.mark.slow
 def test_wild_values_hardly_count():
     """One of 60 is 1,000 times too large: with `robust` it is as if it were not there."""
     x, y = plane(60)
