@@ -48,6 +48,9 @@ from .measurement import Operator
 from .native.calls import many_outputs, takes_many_outputs
 from .rows import ROWS, Rows
 
+# In rows of up to so many edges one may be far vaguer than the rest.
+_SHORT = 16
+
 
 class Edge(NamedTuple):
     """One edge set as the update sees it."""
@@ -57,6 +60,7 @@ class Edge(NamedTuple):
     point: Array  # linearisation point: (F | 1, n), or (F | 1, n, d)
     proper: bool  # known never to have a cavity of zero precision
     rows: Rows = ROWS  # how edges lie in these arrays, if not like this
+    by_hand: bool = True  # of a function of the user's, not of a layer: priors may be as vague as they like
 
 
 class Pool(NamedTuple):
@@ -84,6 +88,10 @@ def _leave_one_out(edges: list[Edge], terms: list[Array], totals: list[Array]) -
     """Terms of every edge and their totals -> for each edge the sum over all other edges of its factor."""
     across = others_in_list(totals)
     return [_plus(e.rows.others(t), None if a is None else e.rows.lift(a)) for e, t, a in zip(edges, terms, across)]
+
+
+def _is_short(edge: Edge) -> bool:
+    return edge.by_hand and edge.jacobian.ndim == 2 and edge.jacobian.shape[1] <= _SHORT
 
 
 def scalar_messages(
@@ -118,22 +126,24 @@ def scalar_messages(
     moves += [-p.reaction * v for p, v in zip(pools, wide)]
     if pools:
         others = [o + e.rows.lift(add_all(wide)) for e, o in zip(edges, others)]
-    half = 0.5 * add_all([*totals, *wide])
-    most = [t > e.rows.lift(half) for e, t in zip(edges, terms)]
     shifts = [e.jacobian * (m - e.point) for e, m in zip(edges, means)]
-    moves += [e.rows.total(jnp.where(top, 0, x)) for e, top, x in zip(edges, most, shifts)]
+    # In layers, and in long rows, no edge is vaguer than all others by as much as float32 has digits: not asked there.
+    half = 0.5 * add_all([*totals, *wide])
+    most = [t > e.rows.lift(half) if _is_short(e) else None for e, t in zip(edges, terms)]
+    moves += [e.rows.total(x if top is None else jnp.where(top, 0, x)) for e, top, x in zip(edges, most, shifts)]
     left = residual[:, None] - add_all(moves)  # by all but the edge that holds most of S
-    innovation = left
-    if edges:
-        innovation = left - add_all([e.rows.total(jnp.where(top, x, 0)) for e, top, x in zip(edges, most, shifts)])
+    own = [e.rows.total(jnp.where(top, x, 0)) for e, top, x in zip(edges, most, shifts) if top is not None]
+    innovation = left - add_all(own) if own else left
     # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
     k = 1.0 if scale is None else scale[:, None]
     out = []
     for e, m, rest, top in zip(edges, means, others, most):
         weight = 1.0 if scale is None else e.rows.lift(scale[:, None])
         gain = e.jacobian * (weight / (e.rows.lift(variance[:, None]) + weight * rest))
-        shared, own = e.rows.lift(innovation) + e.jacobian * m, e.rows.lift(left) + e.jacobian * e.point
-        out.append(Gaussian(gain * jnp.where(top, own, shared), gain * e.jacobian))
+        explained = e.rows.lift(innovation) + e.jacobian * m
+        if top is not None:
+            explained = jnp.where(top, e.rows.lift(left) + e.jacobian * e.point, explained)
+        out.append(Gaussian(gain * explained, gain * e.jacobian))
     count = None
     if not all(e.proper for e in edges):
         unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]

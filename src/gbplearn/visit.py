@@ -54,14 +54,14 @@ def propose(
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
     operators = group.operators(linear)
     if group.scalar:
-        edges, pools = [], []
+        edges, pools, by_hand = [], [], not group.measurement.whole
         for s, j, g, r in zip(group.slots, operators, seen, reactions):
             if r is not None:
                 mean = means[s.variable]
                 move = None if points[s.variable] is mean else mean - points[s.variable]
                 pools.append(Pool(j, mean, 1 / g.lam, move, r))
             else:
-                edges.append(Edge(j.each(), g, _spread(s, points), s.proper, s.edges.rows))
+                edges.append(Edge(j.each(), g, _spread(s, points), s.proper, s.edges.rows, by_hand))
         k = None if scale is None else scale[:, 0]
         variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
         if heard is not None:  # the robust scale belongs to the noise alone
