@@ -32,7 +32,7 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/gbplearn bench --gate
 
-SOURCES := pyproject.toml hatch_build.py $(wildcard src/gbplearn/native/*.cc src/gbplearn/native/*.h src/gbplearn/native/headers/xla/ffi/api/*.h)
+SOURCES := pyproject.toml hatch_build.py $(wildcard src/gbplearn/kernels/cpu/*.cc src/gbplearn/kernels/cpu/*.h src/gbplearn/kernels/cpu/headers/xla/ffi/api/*.h)
 
 # The demo does without what developers need.
 $(DEMO): $(SOURCES)

@@ -1,4 +1,4 @@
-"""Compile the kernels of `src/gbplearn/native` when the package is built, if there is a C++ compiler."""
+"""Compile the kernels of `src/gbplearn/kernels/cpu` when the package is built, if there is a C++ compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("src/gbplearn/native")
+FOLDER = Path("src/gbplearn/kernels/cpu")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 # Of all x86 processors since 2015; which of the two libraries is loaded is decided where it runs.
 WIDE = ["-mavx2", "-mfma"]

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn.data.images import load_images
-from gbplearn.experiments.digits import digits_stream
-from gbplearn.experiments.experiment import READ_OUT
-from gbplearn.models import digits_classifier, paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line
-from gbplearn.scores import accuracy
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.experiments.digits import digits_stream
+from gbplearn.apps.experiments.experiment import READ_OUT
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.apps.scores import accuracy
+from gbplearn.network.zoo import digits_classifier, paper_classifier
 
 SETTINGS = {"images": 6000, "batch": 50, "batches": 20, "forgotten": 9}
 

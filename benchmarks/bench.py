@@ -10,10 +10,10 @@ import argparse
 import json
 
 from engine import HERE, write_down
-from gbplearn.bench.measure import measure_apart
-from gbplearn.bench.report import plot, table, write_baseline
-from gbplearn.bench.workloads import SCALING, WORKLOADS
-from gbplearn.report.progress import progress
+from gbplearn.apps.bench.measure import measure_apart
+from gbplearn.apps.bench.report import plot, table, write_baseline
+from gbplearn.apps.bench.workloads import SCALING, WORKLOADS
+from gbplearn.core.progress import progress
 
 # Processes, by turns; the median counts: times of neighbours are compared, and a busy minute must not hit one alone.
 SCALING_RUNS = 3

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
-from gbplearn.report.figures import BLUE, GREY, ORANGE, PALE, save_figure
+from gbplearn.show.figures import BLUE, GREY, ORANGE, PALE, save_figure
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 INCH = 0.95  # of a unit of the drawings

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 import gbplearn as gbp
 import guard as guard_bench
 from concept_pictures import keep
-from gbplearn.data.images import Images, load_images
-from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE
+from gbplearn.apps.data.images import Images, load_images
+from gbplearn.show.figures import BLUE, GREEN, GREY, ORANGE, PALE
 
 BATCH, IMAGES, SEED = 50, 1400, 0
 PARAMETERS = {"conv/weight": "filters", "dense/weight": "weights of the last layer"}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gbplearn.baselines import classical_denoisers as classical
-from gbplearn.data.video import corrupt, load_bear
-from gbplearn.image_scores import psnr
+from gbplearn.apps.baselines import classical_denoisers as classical
+from gbplearn.apps.data.video import corrupt, load_bear
+from gbplearn.apps.image_scores import psnr
 
 TRIED = {
     "median": ("size", (3, 5)),

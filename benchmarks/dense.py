@@ -56,7 +56,7 @@ def sweep(along: str, values, repeats: int) -> dict:
 def draw(results: dict) -> None:
     from matplotlib.figure import Figure
 
-    from gbplearn.report.figures import BLUE, GREY, save_figure
+    from gbplearn.show.figures import BLUE, GREY, save_figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     for ax, s in zip(figure.subplots(1, 3, sharey=True), results["sweeps"]):

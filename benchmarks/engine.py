@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn import propagate
-from gbplearn.inference import _options
-from gbplearn.look import nothing_seen
-from gbplearn.problem import empty_state
-from gbplearn.propagate import Enough, advance, run_in_place
+from gbplearn.engine import loop as propagate
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.infer import _options
+from gbplearn.engine.loop import Enough, advance, run_in_place
+from gbplearn.engine.state import empty_state
 
 HERE = pathlib.Path(__file__).parent
 
@@ -72,7 +72,7 @@ class Stepper:
         self.problem = graph.problem()
         self.state = empty_state(self.problem, jax.random.PRNGKey(0), False)
         self.options = _options(graph, self.problem, 0.0, 0.0, schedule, 1)
-        self.latest = nothing_seen(self.problem)
+        self.latest = no_diagnostics(self.problem)
 
     def messages_bytes(self) -> int:
         """Of one message an edge, information and precision."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gbplearn.report.figures import BLUE, GREY, ORANGE
+from gbplearn.show.figures import BLUE, GREY, ORANGE
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS, NOISE, EXAMPLES, DRAWS = 20, 0.5, 400, 50

@@ -20,9 +20,9 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import gbplearn as gbp
-from gbplearn.data.images import Images, load_images
-from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.apps.data.images import Images, load_images
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.network.zoo import paper_classifier
 
 LEDGER = Path(__file__).parents[1] / "results" / "ledger.jsonl"
 IMAGES, ITERATIONS = 400, 150

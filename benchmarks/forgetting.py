@@ -23,10 +23,10 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 
 import gbplearn as gbp
-from gbplearn.experiments.digits import digits_stream
-from gbplearn.experiments.experiment import READ_OUT
-from gbplearn.models import digits_classifier
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.apps.experiments.digits import digits_stream
+from gbplearn.apps.experiments.experiment import READ_OUT
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.network.zoo import digits_classifier
 
 SETTINGS = {"batch": 50, "batches": 20}
 

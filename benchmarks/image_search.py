@@ -5,7 +5,7 @@
 
 Every method has at most 16 trials. Each trial is one pass over the first images of an order (seed 7, which no result
 has; the first two passes had seed 0), scored on 9,000 others, and adds a line to results/ledger.jsonl. The best are put
-into `gbplearn.experiments.image_settings` by hand.
+into `gbplearn.apps.experiments.image_settings` by hand.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn import scores
-from gbplearn.data.images import load_images
-from gbplearn.experiments.image_settings import baseline
-from gbplearn.models import dense_classifier, paper_classifier
-from gbplearn.report.progress import progress
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line
-from gbplearn.watching import in_portions
+from gbplearn.apps import scores
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.experiments.image_settings import baseline
+from gbplearn.apps.learning_curve import in_portions
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.core.progress import progress
+from gbplearn.network.zoo import dense_classifier, paper_classifier
 
 LEDGER = Path(__file__).parent.parent / "results" / "ledger.jsonl"
 HELD_BACK, SPLIT, SEED, BATCH = 9000, 12345, 7, 50

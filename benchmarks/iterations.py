@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn import learning
-from gbplearn.data.images import load_images
-from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.learner import learning
+from gbplearn.network.zoo import paper_classifier
 
 HERE = Path(__file__).parent
 LEDGER = HERE.parent / "results" / "ledger.jsonl"
@@ -46,7 +46,7 @@ def rules() -> dict[str, dict]:
 def figure(report: dict) -> None:
     from matplotlib.figure import Figure
 
-    from gbplearn.report.figures import BLUE, ORANGE, save_figure
+    from gbplearn.show.figures import BLUE, ORANGE, save_figure
 
     picture = Figure(figsize=(6.5, 3.8), layout="constrained")
     axes = picture.add_subplot()

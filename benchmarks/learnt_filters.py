@@ -16,9 +16,9 @@ import scipy.sparse as sparse
 from scipy.sparse.linalg import spsolve
 
 from gbplearn import cache_programs
-from gbplearn.data.video import corrupt, load_bear, read_image
-from gbplearn.denoising.best import denoise_best
-from gbplearn.image_scores import psnr
+from gbplearn.apps.data.video import corrupt, load_bear, read_image
+from gbplearn.apps.denoising.best import denoise_best
+from gbplearn.apps.image_scores import psnr
 
 Offsets = list[tuple[int, int]]
 CROSS = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]

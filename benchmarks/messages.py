@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn import visit
-from gbplearn.data.images import load_images
-from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line, summary
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line, summary
+from gbplearn.engine import visit
+from gbplearn.network.zoo import paper_classifier
 
 ROOT = Path(__file__).parents[1]
 LEDGER, PAGE = ROOT / "results" / "ledger.jsonl", ROOT / "docs" / "concepts" / "messages.md"

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn.baselines.adam_steps import WAYS, first_moments, first_values, make_steps
-from gbplearn.data.images import load_images
-from gbplearn.models import paper_classifier
-from gbplearn.report.progress import progress
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.apps.baselines.adam_steps import WAYS, first_moments, first_values, make_steps
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
+from gbplearn.core.progress import progress
+from gbplearn.network.zoo import paper_classifier
 
 HERE = Path(__file__).parent
 LEDGER = HERE.parent / "results" / "ledger.jsonl"

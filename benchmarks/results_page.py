@@ -12,7 +12,7 @@ import pathlib
 import re
 import shutil
 
-from gbplearn.experiments.catalogue import EXPERIMENTS
+from gbplearn.apps.experiments.catalogue import EXPERIMENTS
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gbplearn import cache_programs, scores
-from gbplearn.data.images import load_images
-from gbplearn.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, check_method, learn
-from gbplearn.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line, settings_hash
-from gbplearn.watching import in_portions
+from gbplearn import cache_programs
+from gbplearn.apps import scores
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, check_method, learn
+from gbplearn.apps.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
+from gbplearn.apps.learning_curve import in_portions
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line, settings_hash
 
 LEDGER = Path(__file__).parent.parent / "results" / "ledger.jsonl"
 HELD_BACK, SPLIT = 9000, 12345

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn.data.images import load_images
-from gbplearn.models import paper_classifier
-from gbplearn.report.record import Clock, append_to_ledger, ledger_line, peak_memory_mb
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line, peak_memory_mb
+from gbplearn.network.zoo import paper_classifier
 
 LEDGER = Path(__file__).parents[1] / "results" / "ledger.jsonl"
 

@@ -20,9 +20,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import gbplearn as gbp
-from gbplearn.data.images import load_images
-from gbplearn.files import make_folder
-from gbplearn.report.figures import ORANGE, save_figure
+from gbplearn.apps.data.images import load_images
+from gbplearn.core.files import make_folder
+from gbplearn.show.figures import ORANGE, save_figure
 
 # Only the layers speak about pixels that are not observed.
 WIDE = {"mean": 0.0, "std": 10.0}

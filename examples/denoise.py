@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 import gbplearn as gbp
-from gbplearn.files import make_folder
-from gbplearn.image_scores import psnr
-from gbplearn.report.figures import BLUE, GREEN, ORANGE, save_figure
+from gbplearn.apps.image_scores import psnr
+from gbplearn.core.files import make_folder
+from gbplearn.show.figures import BLUE, GREEN, ORANGE, save_figure
 
 Image = Float[np.ndarray, "height width"]
 Mask = Bool[np.ndarray, "height width"]

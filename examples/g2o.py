@@ -18,9 +18,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 import gbplearn as gbp
-from gbplearn.files import make_folder
-from gbplearn.poses import composed, relative
-from gbplearn.report.figures import BLUE, GREEN, save_figure
+from gbplearn.core.files import make_folder
+from gbplearn.graph.poses import composed, relative
+from gbplearn.show.figures import BLUE, GREEN, save_figure
 
 _DIRECTIONS = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 # Standard deviations of metres forward and sideways, and of radians.

@@ -28,8 +28,8 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 
 import gbplearn as gbp
-from gbplearn.files import make_folder
-from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
+from gbplearn.core.files import make_folder
+from gbplearn.show.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
 
 Positions = Float[np.ndarray, "n 2"]  # in metres
 

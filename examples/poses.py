@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 import gbplearn as gbp
-from gbplearn.files import make_folder
-from gbplearn.poses import composed, pose_error, relative
-from gbplearn.report.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
+from gbplearn.core.files import make_folder
+from gbplearn.graph.poses import composed, pose_error, relative
+from gbplearn.show.figures import BLUE, GREEN, GREY, ORANGE, PALE, save_figure
 
 Poses = Float[np.ndarray, "n 3"]  # x and y in metres, heading in radians
 

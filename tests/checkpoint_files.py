@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import checkpoint
-from gbplearn.sealed_file import sealed
+from gbplearn.io import checkpoint
+from gbplearn.io.container import sealed
 
 X = np.random.default_rng(0).standard_normal((8, 2))
 CLASSES = (X.sum(1) > 0).astype(int)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
-from gbplearn.inference import _options
-from gbplearn.look import nothing_seen
-from gbplearn.measurement import Entries
-from gbplearn.problem import belief, empty_state
-from gbplearn.propagate import iterate
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.infer import _options
+from gbplearn.engine.loop import iterate
+from gbplearn.engine.state import belief, empty_state
+from gbplearn.factors.operators import Entries
 
 
 def random_spd(rng, n, scale=1.0):
@@ -224,7 +224,7 @@ def as_rows(e):
 
 def _one_iteration(problem, state, options, real):
     """State after one iteration, messages `(F, n)` of each edge set, which go to real units (None: all), beliefs."""
-    state, _ = iterate(problem, state, options, nothing_seen(problem))
+    state, _ = iterate(problem, state, options, no_diagnostics(problem))
     each = []
     for group, row in zip(problem.groups, state.messages):
         for slot, m in zip(group.slots, row):

@@ -6,8 +6,8 @@ import optax
 import pytest
 
 import gbplearn as gbp
-from gbplearn.baselines.cnn import GradientClassifier, choose, first_parameters, train_in_rounds
-from gbplearn.baselines.diagonal_ekf import DiagonalEKF
+from gbplearn.apps.baselines.cnn import GradientClassifier, choose, first_parameters, train_in_rounds
+from gbplearn.apps.baselines.diagonal_ekf import DiagonalEKF
 
 
 def network():

@@ -10,8 +10,8 @@ from sklearn.decomposition import PCA
 
 import gbplearn as gbp
 from checkpoint_files import bits, parts, put_together, refused, state
-from gbplearn import checkpoint
-from gbplearn.data.images import load_images
+from gbplearn.apps.data.images import load_images
+from gbplearn.io import checkpoint
 from learners import HOW, assert_same, classifier, points
 
 
@@ -347,8 +347,8 @@ def test_to_forget_the_only_batch_is_to_know_the_prior():
 
 
 def test_only_the_last_batches_are_remembered(monkeypatch, tmp_path):
-    monkeypatch.setattr("gbplearn.history.MOST", 3)
-    monkeypatch.setattr("gbplearn.history.MOST_TAUGHT", 2)
+    monkeypatch.setattr("gbplearn.learner.history.MOST", 3)
+    monkeypatch.setattr("gbplearn.learner.history.MOST_TAUGHT", 2)
     learner = classifier(record=True)
     x, y = points(50)
     for start in range(0, 50, 10):

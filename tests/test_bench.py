@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.bench import command, measure, report, workloads
-from gbplearn.cli import main
+from gbplearn.apps.bench import command, measure, report, workloads
+from gbplearn.apps.cli import main
 
 FOUND = {
     "CPU ms an iteration": 8.0,

@@ -24,7 +24,8 @@ from checkpoint_files import (
     state,
     there_and_back,
 )
-from gbplearn import checkpoint, plain
+from gbplearn.io import checkpoint
+from gbplearn.io import values as plain
 from gbplearn.layers.layer import Layer
 
 
@@ -173,7 +174,7 @@ from pathlib import Path
 import numpy as np
 import gbplearn as gbp
 from gbplearn import checkpoint
-from gbplearn.files import write_whole
+from gbplearn.core.files import write_whole
 
 path = Path(sys.argv[1])
 net = gbp.Sequential(gbp.Dense(2), input_shape=(30_000,))

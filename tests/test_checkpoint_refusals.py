@@ -14,7 +14,7 @@ import safetensors.numpy
 
 import gbplearn as gbp
 from checkpoint_files import VALUES, X, parts, put_together, refused, run, small_file
-from gbplearn import checkpoint
+from gbplearn.io import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gbplearn.baselines.classical_denoisers import SINGLE, clean_frames, road, road_biharmonic
-from gbplearn.data.video import corrupt
-from gbplearn.experiments import denoisers
-from gbplearn.experiments.denoisers import Denoisers
-from gbplearn.experiments.experiment import run
-from gbplearn.image_scores import psnr
+from gbplearn.apps.baselines.classical_denoisers import SINGLE, clean_frames, road, road_biharmonic
+from gbplearn.apps.data.video import corrupt
+from gbplearn.apps.experiments import denoisers
+from gbplearn.apps.experiments.denoisers import Denoisers
+from gbplearn.apps.experiments.experiment import run
+from gbplearn.apps.image_scores import psnr
 
 
 def shades(height=40, width=56):

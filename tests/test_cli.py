@@ -7,7 +7,8 @@ import sys
 import pytest
 
 import gbplearn as gbp
-from gbplearn import cli, files
+from gbplearn.apps import cli
+from gbplearn.core import files
 
 
 def only_line(text):

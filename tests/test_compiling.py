@@ -12,7 +12,7 @@ import jax
 import pytest
 
 import gbplearn as gbp
-from gbplearn import compiling, files
+from gbplearn.core import compiling, files
 
 SETTINGS = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
 
@@ -122,7 +122,7 @@ def test_an_unwritable_folder_is_one_line_and_no_error():
 
 
 def test_the_command_line_keeps_programs(no_folder, monkeypatch, tmp_path):
-    from gbplearn import cli
+    from gbplearn.apps import cli
 
     monkeypatch.setenv("GBPLEARN_CACHE", str(tmp_path / "own"))
     found = []

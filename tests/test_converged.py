@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.guard import _more_damping
+from gbplearn.engine.guard.guard import _more_damping
 
 TOLERANCE = 1e-3
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gbplearn.data import known_files
-from gbplearn.data.cifar import read_binary, read_python
-from gbplearn.data.images import Images, Pixels, load_images
-from gbplearn.data.known_files import CIFAR_FILES, IDX_FILES, KNOWN, Download, KnownFiles
+from gbplearn.apps.data import known_files
+from gbplearn.apps.data.cifar import read_binary, read_python
+from gbplearn.apps.data.images import Images, Pixels, load_images
+from gbplearn.apps.data.known_files import CIFAR_FILES, IDX_FILES, KNOWN, Download, KnownFiles
 
 ADDRESS = "http://127.0.0.1:1/"  # nobody listens there
 

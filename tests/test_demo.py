@@ -8,12 +8,12 @@ import pytest
 
 import gbplearn as gbp
 from browser import shows_in_a_browser
-from gbplearn.demo import run_demo
-from gbplearn.demo.fill_in import Filled
-from gbplearn.experiments.digits import Digits, Stream, digits_stream
-from gbplearn.experiments.experiment import run
-from gbplearn.report import progress
-from gbplearn.report.classifier import most_uncertain
+from gbplearn.apps.demo import run_demo
+from gbplearn.apps.demo.fill_in import Filled
+from gbplearn.apps.experiments.digits import Digits, Stream, digits_stream
+from gbplearn.apps.experiments.experiment import run
+from gbplearn.apps.report.classifier import most_uncertain
+from gbplearn.core import progress
 
 PICTURES = ("curves", "filled", "messages", "filters", "calibration", "uncertain")
 

@@ -13,14 +13,14 @@ from PIL import Image
 
 import gbplearn as gbp
 from browser import shows_in_a_browser
-from gbplearn.cli import main
-from gbplearn.data.video import corrupt
-from gbplearn.denoising import denoiser
-from gbplearn.denoising.best import Denoised
-from gbplearn.denoising.denoiser import GBPDenoiser, in_tiles
-from gbplearn.denoising.layered import LayeredModel, learn_frame
-from gbplearn.denoising.pictures import open_frames
-from gbplearn.image_scores import psnr, ssim
+from gbplearn.apps.cli import main
+from gbplearn.apps.data.video import corrupt
+from gbplearn.apps.denoising import denoiser
+from gbplearn.apps.denoising.best import Denoised
+from gbplearn.apps.denoising.denoiser import GBPDenoiser, in_tiles
+from gbplearn.apps.denoising.layered import LayeredModel, learn_frame
+from gbplearn.apps.denoising.pictures import open_frames
+from gbplearn.apps.image_scores import psnr, ssim
 
 HEIGHT, WIDTH = 24, 32
 

@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 
 import gbplearn as gbp
-from gbplearn.data.video import corrupt
-from gbplearn.denoising.best import Settings, denoise_best
-from gbplearn.denoising.denoiser import MARGIN, TILE, graph_of
-from gbplearn.denoising.smooth_graph import smooth_graph
-from gbplearn.denoising.switches import Cavity, local_scale, probability_intact, shape_of, weight_of
-from gbplearn.image_scores import psnr
+from gbplearn.apps.data.video import corrupt
+from gbplearn.apps.denoising.best import Settings, denoise_best
+from gbplearn.apps.denoising.denoiser import MARGIN, TILE, graph_of
+from gbplearn.apps.denoising.smooth_graph import smooth_graph
+from gbplearn.apps.denoising.switches import Cavity, local_scale, probability_intact, shape_of, weight_of
+from gbplearn.apps.image_scores import psnr
 
 SHAPE = (7, 9)
 

@@ -10,10 +10,12 @@ import pytest
 from jax import export as jax_export
 
 import gbplearn as gbp
-from gbplearn import inference, native, propagate
-from gbplearn.look import nothing_seen
-from gbplearn.poses import FREEDOM
-from gbplearn.problem import empty_state
+from gbplearn import native
+from gbplearn.engine import infer as inference
+from gbplearn.engine import loop as propagate
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.state import empty_state
+from gbplearn.graph.poses import FREEDOM
 
 SHAPE = (6, 6, 1)
 RNG = np.random.default_rng(0)
@@ -118,7 +120,7 @@ def test_an_interrupted_export_keeps_the_old_file(tmp_path, monkeypatch):
     def broken(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("gbplearn.files.os.fsync", broken)
+    monkeypatch.setattr("gbplearn.core.files.os.fsync", broken)
     with pytest.raises(OSError, match="disk full"):
         gbp.export(learner(), path)
     assert [p.name for p in tmp_path.iterdir()] == ["net"]
@@ -135,7 +137,7 @@ def lowered(graph, backend, platforms, messages, monkeypatch):
     options = inference._options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
     state = jax.eval_shape(lambda: empty_state(problem, jax.random.PRNGKey(0), False))
     enough = propagate.Enough(jnp.asarray(0.0), jnp.asarray(-1.0))
-    leaves, tree = jax.tree.flatten((problem, state, options, nothing_seen(problem), jnp.asarray(5), enough))
+    leaves, tree = jax.tree.flatten((problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough))
     program = jax.jit(lambda *x: jax.tree.leaves(propagate._run(*jax.tree.unflatten(tree, x))))
     # Raises where an operation has no rule for a platform, and at calls that are not known to be there.
     return jax_export.export(program, platforms=platforms)(*leaves).mlir_module()

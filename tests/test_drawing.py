@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.drawing import Box, Drawing, Link
+from gbplearn.show.drawing import Box, Drawing, Link
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = "<b>&\"x'"
@@ -45,8 +45,8 @@ def many_groups(variables, groups, seed=0):
     """A drawing of variables joined at random, some of them parameters."""
     rng = np.random.default_rng(seed)
     names = ["w", "a_name", "an_even_longer_name_of_a_variable_or_two", "日本語の名前", "WWWWMMMM"]
-    looks = [("parameter",), ("activation",), ("activation", "observed")]
-    boxes = [Box(names[i % 5], ("4 × 3", "no prior"), looks[i % 3]) for i in range(variables)]
+    styles = [("parameter",), ("activation",), ("activation", "observed")]
+    boxes = [Box(names[i % 5], ("4 × 3", "no prior"), styles[i % 3]) for i in range(variables)]
     links = []
     for g in range(groups):
         ends = rng.choice(variables, size=min(variables, int(rng.integers(1, 4))), replace=False)
@@ -135,9 +135,9 @@ def test_evidence_and_ties_are_drawn():
     graph.hold("w")
     graph.observe("v", 0.0, mask=[True, False])
     boxes = {b.name: b for b in graph.draw().boxes}
-    assert boxes["x = z"].look == ("activation",)
-    assert boxes["y"].look == ("activation", "observed")
-    assert boxes["w"].look == ("parameter", "held")
+    assert boxes["x = z"].style == ("activation",)
+    assert boxes["y"].style == ("activation", "observed")
+    assert boxes["w"].style == ("parameter", "held")
     assert boxes["v"].lines[1] == "partly observed"
     assert boxes["shared"].lines == ("3 factors", "6 edges")  # none to what is observed
     assert [link.silent for link in graph.draw().links] == [False, False, True]
@@ -153,14 +153,14 @@ def test_a_network_is_drawn_as_its_graph_is():
     of_graph = net.graph(x, [0, 1, 0]).draw()
 
     def numbers(one):
-        return {(b.name, b.lines[0], b.look) for b in one.boxes}
+        return {(b.name, b.lines[0], b.style) for b in one.boxes}
 
     def links(one):
         return {(one.boxes[k.variable].name, one.boxes[k.factor].name, k.edges, k.silent) for k in one.links}
 
     assert numbers(drawing) == numbers(of_graph)
     assert links(drawing) == links(of_graph)
-    assert {b.name for b in drawing.boxes if "parameter" in b.look} == set(net.priors())
+    assert {b.name for b in drawing.boxes if "parameter" in b.style} == set(net.priors())
     check_picture(drawing)
 
 
@@ -178,7 +178,7 @@ def test_edges_of_a_network_are_those_of_its_table():
 def test_a_noisy_input_is_no_observed_variable():
     net = gbp.Sequential(gbp.GaussianObservation(sigma=0.1), gbp.Dense(2), input_shape=(3,))
     boxes = {b.name: b for b in net.draw().boxes if not b.is_factor}
-    assert boxes["input"].look == ("activation",)
+    assert boxes["input"].style == ("activation",)
     assert not any(k.silent for k in net.draw().links)
 
 

@@ -15,7 +15,7 @@ from sklearn.utils import estimator_checks
 
 import gbplearn as gbp
 from gbplearn import GBPClassifier, GBPDenoiser, GBPRegressor
-from gbplearn.tables import distinct, moments, robust_moments, roomy
+from gbplearn.estimators.validation import distinct, moments, robust_moments, roomy
 
 # Small: what is tested does not depend on how well they learn, so that they may stop early.
 SMALL = {"hidden_layers": [gbp.Dense(3, "leaky_relu", sigma=0.1)], "iterations": 30, "batch_size": 100}
@@ -415,7 +415,7 @@ def test_scales_may_be_tiny_and_far_away():
 @pytest.mark.slow
 def test_the_defaults_are_good(optimised):
     """One table is enough to see that nothing has broken; `gbplearn experiment estimators` has all."""
-    from gbplearn.experiments.estimators import CLASSES
+    from gbplearn.apps.experiments.estimators import CLASSES
 
     x, y = CLASSES["wine"](return_X_y=True)
     assert cross_val_score(GBPClassifier(), x, y, cv=5).mean() > 0.95

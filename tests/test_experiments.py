@@ -8,13 +8,14 @@ import pytest
 
 import gbplearn as gbp
 from browser import shows_in_a_browser
-from gbplearn import cli
-from gbplearn.experiments import fill_in, regression, variance_graphs, variances, xor
-from gbplearn.experiments.catalogue import EXPERIMENTS
-from gbplearn.experiments.experiment import run
-from gbplearn.experiments.regression import Regression
-from gbplearn.experiments.xor import Xor
-from gbplearn.report import progress, record
+from gbplearn.apps import cli
+from gbplearn.apps.experiments import fill_in, regression, variance_graphs, variances, xor
+from gbplearn.apps.experiments.catalogue import EXPERIMENTS
+from gbplearn.apps.experiments.experiment import run
+from gbplearn.apps.experiments.regression import Regression
+from gbplearn.apps.experiments.xor import Xor
+from gbplearn.apps.report import record
+from gbplearn.core import progress
 
 QUICK = {
     "xor": Xor(iterations=30, test_iterations=20),

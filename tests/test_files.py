@@ -10,8 +10,8 @@ import pytest
 
 import gbplearn as gbp
 from checkpoint_files import classifier, state
-from gbplearn import files
-from gbplearn.files import write_whole
+from gbplearn.core import files
+from gbplearn.core.files import write_whole
 
 
 def put(path, data=b"new"):

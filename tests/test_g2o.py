@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 from scipy.spatial.transform import RigidTransform, Rotation
 
 import gbplearn as gbp
-from gbplearn.poses import FREEDOM, composed, pose_error, relative, stepped
+from gbplearn.graph.poses import FREEDOM, composed, pose_error, relative, stepped
 
 FIELDS = [f.name for f in dataclasses.fields(gbp.PoseGraph)]
 PLANE = "VERTEX_SE2 5 0 0 0\nVERTEX_SE2 3 1 0 0.5\n"

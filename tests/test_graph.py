@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.edges import make_edges
-from gbplearn.view import Variable
+from gbplearn.graph.variable import Variable
 
 
 def same(a):
@@ -46,7 +45,7 @@ def test_edge_sets_are_loops(key, trail):
     variable = Variable("x", (5, 3))
     view = variable[key].reshape(-1)
     rng = np.random.default_rng(0)
-    edges = make_edges(view, view.shape[0])
+    edges = view.edges(view.shape[0])
     ids = view.unit_ids()
     x = rng.standard_normal((5, 3, *trail)).astype(np.float32)
     e = rng.standard_normal((*ids.shape, *trail)).astype(np.float32)
@@ -66,7 +65,7 @@ def test_edge_sets_are_loops(key, trail):
 def test_edges_of_any_multiplicity(index):
     """Hubs and leaves: every edge of a unit sees exactly the other ones."""
     view = Variable("x", (10,))[np.array(index)]
-    edges = make_edges(view, len(index))
+    edges = view.edges(len(index))
     e = jnp.arange(1.0, len(index) + 1)[:, None]
     total = np.bincount(index, weights=np.arange(1.0, len(index) + 1), minlength=10)
     np.testing.assert_allclose(edges.pool(e), total)
@@ -75,7 +74,7 @@ def test_edges_of_any_multiplicity(index):
 
 def test_shared_edges_are_sums_over_the_factors():
     view = Variable("w", (3,))[None]
-    edges = make_edges(view, 4)
+    edges = view.edges(4)
     e = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
     np.testing.assert_allclose(edges.pool(jnp.asarray(e)), e.sum(0), rtol=1e-5)
     np.testing.assert_allclose(edges.others(jnp.asarray(e)), e.sum(0) - e, rtol=1e-4, atol=1e-5)

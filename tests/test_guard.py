@@ -7,10 +7,11 @@ from scipy.optimize import least_squares, minimize
 from sklearn.datasets import load_digits
 
 import gbplearn as gbp
-from gbplearn import propagate, proximal
-from gbplearn.inference import _options
-from gbplearn.look import nothing_seen
-from gbplearn.models import digits_classifier
+from gbplearn.engine import loop as propagate
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.guard import proximal
+from gbplearn.engine.infer import _options
+from gbplearn.network.zoo import digits_classifier
 from pose_graphs import PoseGraph
 
 
@@ -189,6 +190,6 @@ def test_proximal_steps_go_on_where_noise_was_learnt():
     settled = proximal.with_settled_noise(problem, result.state, proximal.current_means(problem, result.state))
     options = _options(graph, problem, 0.0, 0.0, None, 1)
     enough = propagate.Enough(jnp.asarray(0.0))
-    state, *_ = propagate.run(settled, result.state, options, nothing_seen(settled), jnp.asarray(2), enough)
+    state, *_ = propagate.run(settled, result.state, options, no_diagnostics(settled), jnp.asarray(2), enough)
     np.testing.assert_array_equal(state.noise[0], result.state.noise[0])
     np.testing.assert_allclose(proximal.current_means(settled, state)["x"], result["x"].mean, atol=1e-5)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gbplearn.tile_edges import TileEdges
-from gbplearn.window_edges import StencilEdges, WindowEdges, Windows
+from gbplearn.edges.stencil import StencilEdges
+from gbplearn.edges.tiles import TileEdges
+from gbplearn.edges.windows import WindowEdges, Windows
 from helpers import QUICK, as_rows
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gbplearn.edges.windows import Windows
+from gbplearn.factors.operators import Product
 from gbplearn.layers import planar
 from gbplearn.layers.avg_pool2d import AvgPoolKind
 from gbplearn.layers.convolution import ConvolutionKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
-from gbplearn.layers.operators import Product
 from gbplearn.layers.stencil import StencilKind, difference
 from gbplearn.layers.upsample2d import UpsampleKind
-from gbplearn.window_edges import Windows
 from helpers import check_operators
 
 KINDS = {

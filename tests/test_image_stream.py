@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import cli
-from gbplearn.checkpoint import load
-from gbplearn.experiments import image_settings
-from gbplearn.experiments.catalogue import EXPERIMENTS
-from gbplearn.experiments.experiment import run
-from gbplearn.experiments.image_stream import ImageStream
-from gbplearn.report.record import settings_hash
-from gbplearn.watching import in_portions, moments_to_look
+from gbplearn.apps import cli
+from gbplearn.apps.experiments import image_settings
+from gbplearn.apps.experiments.catalogue import EXPERIMENTS
+from gbplearn.apps.experiments.experiment import run
+from gbplearn.apps.experiments.image_stream import ImageStream
+from gbplearn.apps.learning_curve import in_portions, moments_to_look
+from gbplearn.apps.report.record import settings_hash
+from gbplearn.io.checkpoint import load
 
 
 def small_network():

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn import compiling, propagate
+from gbplearn.core import compiling
+from gbplearn.engine import loop as propagate
 from small_graphs import chain, minus, same
 
 SCHEDULES = [gbp.Sweep(), gbp.RandomLayers(), gbp.Residual(), gbp.Order("seen", "odd", "even", "odd")]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gbplearn import input_model
-from gbplearn.input_model import InputModel
+from gbplearn.estimators import input_model
+from gbplearn.estimators.input_model import InputModel
 
 PRIOR = input_model._PRIOR_COUNT
 

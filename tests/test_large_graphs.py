@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import inference, propagate
-from gbplearn.look import nothing_seen
-from gbplearn.native import built
-from gbplearn.problem import empty_state
+from gbplearn.engine import infer as inference
+from gbplearn.engine import loop as propagate
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.state import empty_state
+from gbplearn.kernels.cpu.library import built
 from small_graphs import chain
 
 
@@ -68,7 +69,7 @@ def test_a_call_with_several_looks_is_as_many_calls(monkeypatch):
     graph, _, _ = chain(seed=4)
     problem = graph.problem(None, "auto")
     options = inference._options(graph, problem, 0.6, 0.0, None, 1)
-    begin = empty_state(problem, jax.random.PRNGKey(0), False), nothing_seen(problem)
+    begin = empty_state(problem, jax.random.PRNGKey(0), False), no_diagnostics(problem)
 
     def run(limits, enough):
         (state, latest), parts = jax.tree.map(jnp.copy, begin), []

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn.io.values import from_plain, to_plain
 from gbplearn.layers.activation import ACTIVATIONS, find_activation, value_and_slope
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.gaussian_observation import UnaryKind
 from gbplearn.layers.softmax import SoftmaxKind
-from gbplearn.plain import from_plain, to_plain
 from helpers import Linear, assert_same, check_operators
 
 SETTINGS = {"sigma": 0.3, "damping": 0.4}
@@ -194,7 +194,7 @@ def test_operators_are_those_of_the_jacobian(name):
 @pytest.mark.parametrize("axes", [(0, 2), (2, 1), (1,), (0, 1, 2), (2,)])
 def test_grid_edges_repeat_and_add_up(axes):
     """Copies along the repeated axes; pooling is the transpose; the others are the sum without oneself."""
-    from gbplearn.edges import AxesEdges
+    from gbplearn.edges.axes import AxesEdges
 
     grid = (3, 4, 5)
     shape = tuple(grid[a] for a in axes)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import propagate
+from gbplearn.engine import loop as propagate
 from learners import SEEN, SIGMA, WIDE, assert_same, classifier, images, line, measured, points
 
 
@@ -16,9 +16,9 @@ def test_no_prediction_depends_on_the_others(build, shape, sizes, monkeypatch):
     """In another order, in parts, with padding: every example gets the same answer."""
     student = build()
     x = np.random.default_rng(0).standard_normal((7, *shape))
-    monkeypatch.setattr("gbplearn.batch.PREDICT_SIZES", sizes)
+    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", sizes)
     whole = student.predict(x)
-    monkeypatch.setattr("gbplearn.batch.PREDICT_SIZES", (10,))
+    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", (10,))
     order = np.random.default_rng(1).permutation(7)
     for rows in (order, np.arange(2, 5), np.arange(1), np.tile(order, 2)):  # padded, and in two parts of ten
         answer = student.predict(x[rows])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.data.images import load_images
+from gbplearn.apps.data.images import load_images
 from learners import assert_same, classifier, copies, line, measured, points
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import linalg, propagate
-from gbplearn.inference import _options
-from gbplearn.look import nothing_seen
-from gbplearn.problem import empty_state
-from gbplearn.rounding import find_beliefs
+from gbplearn.core import linalg
+from gbplearn.engine import loop as propagate
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.infer import _options
+from gbplearn.engine.rounding import find_beliefs
+from gbplearn.engine.state import empty_state
 from helpers import random_spd
 
 # Written out, and as loops.
@@ -63,7 +64,7 @@ def test_no_program_calls_lapack():
     options = _options(graph, problem, 0.0, 0.0, None, 1)
     enough = propagate.Enough(jnp.asarray(1e-3))
     programs = [
-        propagate.run.lower(problem, state, options, nothing_seen(problem), jnp.asarray(5), enough),
+        propagate.run.lower(problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough),
         jax.jit(find_beliefs).lower(problem, state),
         jax.jit(lambda g: (g.mean, g.covariance)).lower(problem.prior["pose"]),
     ]

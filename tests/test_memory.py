@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import look, propagate
-from gbplearn.inference import _options
-from gbplearn.problem import empty_state
+from gbplearn.engine import diagnostics as look
+from gbplearn.engine import loop as propagate
+from gbplearn.engine.infer import _options
+from gbplearn.engine.state import empty_state
 
 
 def images():
@@ -33,11 +34,11 @@ def test_a_batch_that_does_not_fit_is_refused_before_anything_is_allocated(monke
     student = gbp.Learner(gbp.Sequential(*layers, input_shape=(2,)))
     x, y = np.zeros((6, 2)), np.zeros(6, int)
     monkeypatch.setattr(student.net, "learn", lambda *a, **k: pytest.fail("it went on"))
-    monkeypatch.setattr("gbplearn.memory.available_memory", lambda: student.net.memory(6)["auto"] - 1)
+    monkeypatch.setattr("gbplearn.network.memory.available_memory", lambda: student.net.memory(6)["auto"] - 1)
     with pytest.raises(MemoryError, match=r"a batch of 6 .* smaller batch"):
         student.update(x, y)
     assert student.batches == student.failures == 0
-    monkeypatch.setattr("gbplearn.memory.available_memory", lambda: student.net.memory(6)["auto"])
+    monkeypatch.setattr("gbplearn.network.memory.available_memory", lambda: student.net.memory(6)["auto"])
     with pytest.raises(pytest.fail.Exception, match="it went on"):
         student.update(x, y)
 
@@ -50,7 +51,7 @@ def check_memory(net, batch, modes):
         problem = graph.problem(None, mode)
         state = jax.eval_shape(lambda p=problem: empty_state(p, jax.random.PRNGKey(0), False))
         options = _options(graph, problem, 0.5, 0.0, None, 1)
-        numbers = look.nothing_seen(problem), jnp.asarray(10), propagate.Enough(jnp.asarray(1e-3))
+        numbers = look.no_diagnostics(problem), jnp.asarray(10), propagate.Enough(jnp.asarray(1e-3))
         compiled = propagate.run_in_place.lower(problem, state, options, *numbers).compile()
         used = compiled.memory_analysis().temp_size_in_bytes
         assert used / 3 < net.memory(batch)[mode] < 3 * used

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gbplearn.gaussian import Gaussian
-from gbplearn.linalg import limit_inverse, others_in_list, spd_inverse, split_semidefinite, sum_of_others
-from gbplearn.messages import Edge, general_messages, scalar_messages
+from gbplearn.core.gaussian import Gaussian
+from gbplearn.core.linalg import limit_inverse, others_in_list, spd_inverse, split_semidefinite, sum_of_others
+from gbplearn.engine.update import Edge, general_messages, scalar_messages
 from helpers import random_spd, schur_messages
 
 

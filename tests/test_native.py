@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn import inference
+from gbplearn.engine import infer as inference
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.loop import iterate
+from gbplearn.engine.state import empty_state
+from gbplearn.engine.update import Edge
+from gbplearn.engine.visit import visit
+from gbplearn.kernels.cpu.calls import many_outputs, takes_many_outputs
+from gbplearn.kernels.cpu.library import available, built
+from gbplearn.kernels.cpu.visits import visit_kernel
 from gbplearn.layers.activation import linear
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
-from gbplearn.look import nothing_seen
-from gbplearn.messages import Edge
-from gbplearn.native import available, built
-from gbplearn.native.calls import many_outputs, takes_many_outputs
-from gbplearn.native.visits import kernel_for
-from gbplearn.problem import empty_state
-from gbplearn.propagate import iterate
-from gbplearn.visit import visit
 
 needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
 
@@ -83,7 +83,7 @@ def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes,
     x, y = rng.standard_normal((7, size, size, channels)), rng.integers(0, classes, 7)
     problem, options = problem_of(net, x, y, messages, there=6)  # one row is padding
     monkeypatch.setenv("GBPLEARN_NATIVE", "1")
-    assert [kernel_for(problem.with_known(), options, g) is not None for g in range(4)] == [True, True, True, False]
+    assert [visit_kernel(problem.with_known(), options, g) is not None for g in range(4)] == [True, True, True, False]
     check_same(problem, options, monkeypatch)
 
 
@@ -222,10 +222,10 @@ def test_what_the_kernels_do_not_do_is_left_to_xla(monkeypatch):
     x, y = rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4)
     problem, options = problem_of(network(activation="tanh"), x, y, "pooled", there=4)
     known = problem.with_known()
-    assert kernel_for(known, options, 0) is None  # another activation
-    assert kernel_for(known, dataclasses.replace(options, dropping=True), 1) is None
-    assert kernel_for(known, dataclasses.replace(options, relinearise=2), 1) is None
-    assert kernel_for(known, options, 3) is None  # M > 1
+    assert visit_kernel(known, options, 0) is None  # another activation
+    assert visit_kernel(known, dataclasses.replace(options, dropping=True), 1) is None
+    assert visit_kernel(known, dataclasses.replace(options, relinearise=2), 1) is None
+    assert visit_kernel(known, options, 3) is None  # M > 1
 
 
 def test_they_can_be_turned_off(monkeypatch):
@@ -233,7 +233,7 @@ def test_they_can_be_turned_off(monkeypatch):
     assert not available()
     rng = np.random.default_rng(3)
     problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
-    assert kernel_for(problem.with_known(), options, 1) is None
+    assert visit_kernel(problem.with_known(), options, 1) is None
 
 
 @needs_kernels
@@ -242,7 +242,7 @@ def test_kernels_look_as_xla_does(monkeypatch, messages):
     """Residuals and energies of an iteration."""
     rng = np.random.default_rng(4)
     problem, options = problem_of(network(), rng.random((5, 9, 9, 1)), rng.integers(0, 3, 5), messages, there=4)
-    latest = nothing_seen(problem)
+    latest = no_diagnostics(problem)
     found = []
     for native in "10":
         monkeypatch.setenv("GBPLEARN_NATIVE", native)
@@ -287,5 +287,5 @@ def test_reactions_that_are_shared_otherwise_are_left_to_xla():
     graph.add(gbp.Factor(DenseKind(linear), tuple(of), sigma=0.5, name="layer"))
     problem = graph.problem(None, "pooled")
     options = inference._options(graph, problem, 0.5, 0.0, None, 1)
-    assert kernel_for(problem, options, 0) is None
+    assert visit_kernel(problem, options, 0) is None
     assert gbp.infer(graph, damping=0.5, messages="pooled").status is gbp.Status.CONVERGED

@@ -12,8 +12,9 @@ import jax
 import pytest
 
 import gbplearn as gbp
-from gbplearn.native import KernelState, available, built, library, status
-from gbplearn.report.record import environment, how_it_was_run
+from gbplearn.apps.report.record import environment, how_it_was_run
+from gbplearn.kernels.cpu import library
+from gbplearn.kernels.cpu.library import KernelState, available, built, status
 
 # Of the library: what `_load` calls before it registers anything, and one handler.
 TOO_NEW = """

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.data.images import load_images
-from gbplearn.experiments import async_layers, image_settings
-from gbplearn.experiments.async_layers import ITERATION, SWEEP, VISIT, AsyncLayers
-from gbplearn.experiments.experiment import run, total_cost
-from gbplearn.experiments.iterations import Iterations
-from gbplearn.experiments.stability import Stability
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.experiments import async_layers, image_settings
+from gbplearn.apps.experiments.async_layers import ITERATION, SWEEP, VISIT, AsyncLayers
+from gbplearn.apps.experiments.experiment import run, total_cost
+from gbplearn.apps.experiments.iterations import Iterations
+from gbplearn.apps.experiments.stability import Stability
 
 
 def small_network():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import passes
-from gbplearn.passes import learn_in_passes
+from gbplearn.learner import passes
+from gbplearn.learner.passes import learn_in_passes
 
 SIGMA, NOISE, PRIOR = 0.05, 0.4, 1.0
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.group import POOLED_EDGES, POOLED_MESSAGES, is_pooled
-from gbplearn.inference import _options
+from gbplearn.engine.infer import _options
+from gbplearn.engine.state import empty_state
+from gbplearn.graph.group import POOLED_EDGES, POOLED_MESSAGES, is_pooled
 from gbplearn.layers.dense import DenseKind
-from gbplearn.network_table import factors_of
-from gbplearn.problem import empty_state
+from gbplearn.network.summary import factors_of
 from helpers import Linear, one_iteration
 
 

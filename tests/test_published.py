@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.data.images import load_images
-from gbplearn.experiments import published
-from gbplearn.experiments.published import Published
-from gbplearn.models import paper_classifier
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.experiments import published
+from gbplearn.apps.experiments.published import Published
+from gbplearn.network.zoo import paper_classifier
 
 QUICK = Published(images=20, iterations=12)
 

@@ -138,10 +138,10 @@ def test_evidence_of_an_example_is_its_own(monkeypatch):
     student = painter(head=False, parameters="random")
     x = np.random.default_rng(0).standard_normal((7, 3))
     x[4] = [8.0, -8.0, 8.0]
-    monkeypatch.setattr("gbplearn.batch.PREDICT_SIZES", (7,))
+    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", (7,))
     whole = student.log_evidence(x)
     assert whole.argmin() == 4
-    monkeypatch.setattr("gbplearn.batch.PREDICT_SIZES", (3,))
+    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", (3,))
     order = np.random.default_rng(1).permutation(7)
     np.testing.assert_allclose(student.log_evidence(x[order]), whole[order], rtol=1e-4)
     graph = student.net.graph(x, parameters="random", beliefs=student.posterior)

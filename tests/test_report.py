@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 import gbplearn as gbp
 from browser import contrast
-from gbplearn.report.classifier import Learnt, draw_uncertain, sections
-from gbplearn.report.figures import picture
-from gbplearn.report.layer_cost import cost_rows, group_costs
-from gbplearn.report.page import Section, in_both_lights, write_page
+from gbplearn.apps.report.classifier import Learnt, draw_uncertain, sections
+from gbplearn.apps.report.layer_cost import cost_rows, group_costs
+from gbplearn.show.figures import picture
+from gbplearn.show.page import Section, in_both_lights, write_page
 
 
 def plot():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.rounding import find_beliefs
+from gbplearn.engine.rounding import find_beliefs
 
 
 def seen_through(x, a):

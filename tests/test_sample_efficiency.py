@@ -9,13 +9,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import gbplearn as gbp
-from gbplearn import scores
-from gbplearn.baselines.cnn import GradientClassifier, train_in_rounds
-from gbplearn.data.images import load_images
-from gbplearn.experiments import one_pass, sample_efficiency, sample_settings
-from gbplearn.experiments.experiment import run
-from gbplearn.experiments.one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, METHODS, REPLAY, learn
-from gbplearn.experiments.sample_efficiency import SampleEfficiency, sizes_of
+from gbplearn.apps import scores
+from gbplearn.apps.baselines.cnn import GradientClassifier, train_in_rounds
+from gbplearn.apps.data.images import load_images
+from gbplearn.apps.experiments import one_pass, sample_efficiency, sample_settings
+from gbplearn.apps.experiments.experiment import run
+from gbplearn.apps.experiments.one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, METHODS, REPLAY, learn
+from gbplearn.apps.experiments.sample_efficiency import SampleEfficiency, sizes_of
 
 BUFFER = next(iter(REPLAY))
 SETTINGS = {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gbplearn import scores
+from gbplearn.apps import scores
 
 P = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.05, 0.05, 0.9], [0.5, 0.3, 0.2]])
 Y = np.array([0, 2, 2, 0])

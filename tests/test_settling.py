@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.visit import cheap_uniform
+from gbplearn.engine.visit import cheap_uniform
 
 
 def regression():

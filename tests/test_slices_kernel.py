@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn import inference
+from gbplearn.engine import infer as inference
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.loop import iterate
+from gbplearn.engine.state import empty_state
+from gbplearn.kernels.cpu.library import built
+from gbplearn.kernels.cpu.visits import visit_kernel
 from gbplearn.layers.gaussian_observation import UnaryKind
 from gbplearn.layers.stencil import StencilKind, difference
-from gbplearn.look import nothing_seen
-from gbplearn.native import built
-from gbplearn.native.visits import kernel_for
-from gbplearn.problem import empty_state
-from gbplearn.propagate import iterate
 
 needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
 ROBUST = [
@@ -67,10 +67,10 @@ def check(graph, damping, iterations=2, messages="auto"):
     for native in "10":
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GBPLEARN_NATIVE", native)
-            kernels = {kernel_for(problem, options, g) is not None for g in problem.active()}
+            kernels = {visit_kernel(problem, options, g) is not None for g in problem.active()}
             assert kernels == {native == "1"}
             step = jax.jit(lambda p, s, o, seen: iterate(p, s, o, seen))
-            state, seen = empty_state(problem, jax.random.PRNGKey(0), False), nothing_seen(problem)
+            state, seen = empty_state(problem, jax.random.PRNGKey(0), False), no_diagnostics(problem)
             for _ in range(iterations):
                 state, seen = step(problem, state, options, seen)
                 found.append((state.messages, seen))
@@ -190,7 +190,7 @@ def test_few_units_side_by_side_are_left_to_xla():
         graph = graph_of(shape, [difference(2, 1)])
         problem = graph.problem()
         options = inference._options(graph, problem, 0.0, 0.0, None, 1)
-        assert (kernel_for(problem, options, 0) is not None) == expected
+        assert (visit_kernel(problem, options, 0) is not None) == expected
 
 
 @needs_kernels

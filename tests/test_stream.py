@@ -5,9 +5,9 @@ import pytest
 
 import gbplearn as gbp
 from checkpoint_files import bits
-from gbplearn.carried import read_carried, write_carried
-from gbplearn.data.images import load_images
-from gbplearn.report.progress import progress
+from gbplearn.apps.data.images import load_images
+from gbplearn.core.progress import progress
+from gbplearn.network.warm_start import read_carried, write_carried
 from learners import HOW, SEEN, SIGMA, WIDE, classifier, line, measured, points
 
 

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import inference
+from gbplearn.engine import infer as inference
+from gbplearn.engine.bare import fixed_order, sweep
+from gbplearn.engine.state import empty_state
+from gbplearn.engine.visit import visit
+from gbplearn.kernels.cpu.chain import common_pieces
+from gbplearn.kernels.cpu.library import built
+from gbplearn.kernels.registry import Chain
 from gbplearn.layers.activation import find_activation
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
-from gbplearn.native import built
-from gbplearn.native.chain import Chain, common_pieces
-from gbplearn.problem import empty_state
-from gbplearn.sweep import fixed_order, sweep
-from gbplearn.visit import visit
 
 needs_kernels = pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")
 CONV, POOL, DENSE, SOFTMAX = range(4)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn import answers
-from gbplearn.batch import PREDICT_SIZES
+from gbplearn.learner import prediction as answers
+from gbplearn.network.batch import PREDICT_SIZES
 from learners import classifier, copies, line, measured, points
 
 LAYER, SEEN = 0.3, 0.4

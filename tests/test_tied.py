@@ -7,7 +7,7 @@ import pytest
 
 import gbplearn as gbp
 from checkpoint_files import bits, parts, put_together, refused, there_and_back
-from gbplearn import checkpoint
+from gbplearn.io import checkpoint
 
 SIGMA, SEEN, WIDE, KNOWN = 0.3, 0.2, 2.0, 0.7
 

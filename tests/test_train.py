@@ -9,7 +9,7 @@ import pytest
 import gbplearn as gbp
 from browser import shows_in_a_browser
 from checkpoint_files import small_file, state
-from gbplearn import cli, train
+from gbplearn.apps import cli, train
 
 
 def only_line(text):

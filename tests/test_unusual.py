@@ -8,10 +8,10 @@ import pytest
 
 import gbplearn as gbp
 from checkpoint_files import bits, parts, put_together, refused, there_and_back
-from gbplearn import checkpoint
-from gbplearn.batch import Batch
-from gbplearn.data.images import load_images
-from gbplearn.unusual import BatchStatistics, Spread, joined, statistics_of
+from gbplearn.apps.data.images import load_images
+from gbplearn.io import checkpoint
+from gbplearn.learner.unusual import BatchStatistics, Spread, joined, statistics_of
+from gbplearn.network.batch import Batch
 from learners import line, measured
 
 SCALE, CONTRAST, VARIETY = gbp.Oddity.SCALE, gbp.Oddity.CONTRAST, gbp.Oddity.VARIETY

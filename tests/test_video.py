@@ -9,17 +9,17 @@ import pytest
 from PIL import Image
 
 import gbplearn as gbp
-from gbplearn.data import video as data
-from gbplearn.data.video import corrupt, load_bear, read_image
-from gbplearn.denoising.layered import LayeredModel
-from gbplearn.experiments import video
-from gbplearn.experiments.experiment import run
-from gbplearn.experiments.video import METHODS, PAPER, Video
-from gbplearn.experiments.video_figure import draw_pictures
-from gbplearn.image_scores import psnr
+from gbplearn.apps.data import video as data
+from gbplearn.apps.data.video import corrupt, load_bear, read_image
+from gbplearn.apps.denoising.layered import PAPER, LayeredModel
+from gbplearn.apps.experiments import video
+from gbplearn.apps.experiments.experiment import run
+from gbplearn.apps.experiments.video import METHODS, Video
+from gbplearn.apps.experiments.video_figure import draw_pictures
+from gbplearn.apps.image_scores import psnr
 from gbplearn.layers.layer import Parameter
-from gbplearn.models import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
-from gbplearn.starting import random_starts
+from gbplearn.network.initial import random_starts
+from gbplearn.network.zoo import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
 
 FRAMES, SIZE = 3, (16, 20)
 

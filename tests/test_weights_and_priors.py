@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from gbplearn.network.acceptance import ended_badly
 
 import gbplearn as gbp
-from gbplearn import guard
-from gbplearn.acceptance import ended_badly, joined_rounds
+from gbplearn.engine.guard import guard
+from gbplearn.network.rounds import joined_rounds
 from learners import SEEN, SIGMA, WIDE, assert_same, classifier, line, measured, points
 
 

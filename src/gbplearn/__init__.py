@@ -3,19 +3,36 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from . import native
-from .checkpoint import CheckpointError
-from .compiling import cache_programs
-from .data.g2o import read_g2o, write_g2o
-from .deploy import export, forward_function
-from .drawing import Drawing
-from .edges import AxesEdges
-from .factor import Factor, check_jacobian
-from .filtering import Filtering
-from .gaussian import Gaussian
-from .graph import FactorGraph
-from .history import BatchRecord
-from .inference import InferenceError, Result, Status, Trace, beliefs, infer, init, step
+from . import moved, native
+from .core.compiling import cache_programs
+from .core.gaussian import Gaussian
+from .core.noise import LearnNoise
+from .core.robust import Huber, Kernel, Tukey
+from .edges.axes import AxesEdges
+from .engine.guard.events import GuardAction, GuardEvent
+from .engine.guard.guard import Guard
+from .engine.infer import beliefs, infer, init, step
+from .engine.result import InferenceError, Result, Status, Trace
+from .engine.schedules import (
+    AfterVisit,
+    Damping,
+    OnMovement,
+    Order,
+    RandomLayers,
+    Residual,
+    Schedule,
+    Sweep,
+    damping_for,
+)
+from .engine.state import State
+from .factors.measurement import FactorKind, Layout
+from .factors.operators import Entries, Operator
+from .graph.factor import Factor, check_jacobian
+from .graph.graph import FactorGraph
+from .graph.poses import PoseGraph
+from .graph.variable import Variable, View
+from .io.checkpoint import CheckpointError
+from .io.g2o import read_g2o, write_g2o
 from .layers.activation import LeakyRelu, SmoothLeakyRelu
 from .layers.avg_pool2d import AvgPool2D
 from .layers.conv2d import Conv2D
@@ -29,24 +46,24 @@ from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
 from .layers.stencil import StencilKind
 from .layers.upsample2d import Upsample2D
-from .learner import Learner, Report
-from .measurement import Entries, FactorKind, Layout, Operator
-from .merging import merge
-from .network import Sequential
-from .noise import LearnNoise
-from .poses import PoseGraph
-from .posterior import Posterior
-from .problem import State
-from .robust import Huber, Kernel, Tukey
-from .schedule import AfterVisit, Damping, OnMovement, Order, RandomLayers, Residual, Schedule, Sweep, damping_for
-from .stream import DriftAlarm
-from .uncertainty import Uncertainty
-from .unusual import Oddity, Unusual
-from .view import Variable, View
+from .learner.deploy import export, forward_function
+from .learner.filtering import Filtering
+from .learner.history import BatchRecord
+from .learner.learner import Learner
+from .learner.merging import merge
+from .learner.posterior import Posterior
+from .learner.report import Report
+from .learner.stream import DriftAlarm
+from .learner.uncertainty import Uncertainty
+from .learner.unusual import Oddity, Unusual
+from .network.sequential import Sequential
+from .show.drawing import Drawing
 
 if TYPE_CHECKING:
-    from .denoising.denoiser import GBPDenoiser
-    from .estimators import GBPClassifier, GBPRegressor
+    from .apps.denoising.denoiser import GBPDenoiser
+    from .estimators.estimators import GBPClassifier, GBPRegressor
+
+moved.install()
 
 __version__ = "0.1.0"
 
@@ -72,6 +89,9 @@ __all__ = [
     "GBPRegressor",
     "Gaussian",
     "GaussianObservation",
+    "Guard",
+    "GuardAction",
+    "GuardEvent",
     "Huber",
     "InferenceError",
     "Kernel",
@@ -128,7 +148,11 @@ __all__ = [
 ]
 
 # Imported when one of them is asked for: they take scikit-learn, the first two cannot do without.
-_ESTIMATORS = {"GBPClassifier": "estimators", "GBPRegressor": "estimators", "GBPDenoiser": "denoising.denoiser"}
+_ESTIMATORS = {
+    "GBPClassifier": "estimators.estimators",
+    "GBPRegressor": "estimators.estimators",
+    "GBPDenoiser": "apps.denoising.denoiser",
+}
 
 
 def __getattr__(name: str) -> Any:

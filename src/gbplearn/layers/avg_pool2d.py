@@ -13,9 +13,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from ..linalg import add_all
-from ..measurement import Entries, Operator
-from .operators import Identity
+from ..core.linalg import add_all
+from ..factors.operators import Entries, Identity, Operator
 from .window_layer import WindowKind, WindowLayer
 
 

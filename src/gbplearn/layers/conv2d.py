@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from jax import Array
 
-from ..factor import Factor
-from ..measurement import Shape
-from ..view import Variable
-from ..window_edges import Windows
+from ..edges.windows import Windows
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .activation import find_activation
 from .convolution import Convolution, ConvolutionLayer, check_image
 from .layer import Parameter

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from jax import Array
 
-from ..factor import Factor
-from ..measurement import Shape
-from ..view import Variable
-from ..window_edges import Pair, Windows
+from ..edges.windows import Pair, Windows
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .convolution import ConvolutionLayer, check_image
 from .layer import Parameter, check_not_negative
 

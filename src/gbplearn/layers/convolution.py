@@ -21,16 +21,17 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from ..edges import AxesEdges
-from ..factor import Factor
-from ..measurement import FactorKind, Layout, MatrixForm, Operator, Shape
-from ..robust import Kernel
-from ..view import Variable
-from ..window_edges import Pair, WindowEdges, Windows
+from ..core.robust import Kernel
+from ..edges.axes import AxesEdges
+from ..edges.windows import Pair, WindowEdges, Windows
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Identity, Operator, Product, Shape, Shared
+from ..graph.factor import Factor
+from ..graph.variable import Variable
+from ..kernels.forms import MatrixForm
 from . import planar
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import Parameter, Transform, check_not_negative, check_positive, check_robust, check_whole
-from .operators import Identity, Product, Shared
 
 
 @dataclasses.dataclass(frozen=True)

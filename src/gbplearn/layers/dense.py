@@ -20,13 +20,14 @@ import equinox as eqx
 from jax import Array
 from jaxtyping import Float
 
-from ..edges import AxesEdges
-from ..factor import Factor
-from ..measurement import FactorKind, Layout, MatrixForm, Operator, Shape
-from ..view import Variable
+from ..edges.axes import AxesEdges
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Identity, Operator, Product, Shape, Shared
+from ..graph.factor import Factor
+from ..graph.variable import Variable
+from ..kernels.forms import MatrixForm
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import Parameter, Transform, check_not_negative, check_positive, check_whole
-from .operators import Identity, Product, Shared
 
 
 class DenseKind(FactorKind):

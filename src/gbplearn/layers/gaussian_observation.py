@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array
 
-from ..edges import AxesEdges
-from ..factor import Factor
-from ..gaussian import Gaussian
-from ..measurement import FactorKind, Layout, Operator, Shape
-from ..noise import LearnNoise
-from ..robust import Kernel
-from ..view import Variable
+from ..core.gaussian import Gaussian
+from ..core.noise import LearnNoise
+from ..core.robust import Kernel
+from ..edges.axes import AxesEdges
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Identity, Operator, Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .layer import Observation, check_positive, check_robust
-from .operators import Identity
 
 
 class UnaryKind(FactorKind):

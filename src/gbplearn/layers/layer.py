@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array
 
-from ..factor import Factor
-from ..measurement import Shape
-from ..robust import Kernel
-from ..view import Variable
+from ..core.robust import Kernel
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 
 
 @dataclasses.dataclass(frozen=True)

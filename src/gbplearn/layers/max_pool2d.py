@@ -16,8 +16,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from ..measurement import Entries, Operator, TileMaxForm
-from .operators import Identity
+from ..factors.operators import Entries, Identity, Operator
+from ..kernels.forms import TileMaxForm
 from .window_layer import WindowKind, WindowLayer
 
 

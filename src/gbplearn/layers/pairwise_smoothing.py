@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ..factor import Factor
-from ..measurement import Shape
-from ..robust import Kernel
-from ..view import Variable
+from ..core.robust import Kernel
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .convolution import check_image
 from .layer import Relation, check_positive, check_robust
 from .stencil import difference

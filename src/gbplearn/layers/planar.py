@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
-from ..compiling import one_round
-from ..window_edges import Pair, Windows
+from ..core.compiling import one_round
+from ..edges.windows import Pair, Windows
 
 # Products a place: from here on the matrix product is as quick, and the loop takes long to compile.
 _MOST_PRODUCTS = 300

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..factor import Factor
-from ..measurement import Shape
-from ..view import Variable
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .gaussian_observation import UnaryKind
 from .layer import Relation, check_positive
 

@@ -16,10 +16,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from ..edges import AxesEdges
-from ..factor import Factor
-from ..measurement import Entries, FactorKind, Layout, Operator, Shape
-from ..view import Variable
+from ..edges.axes import AxesEdges
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Entries, Operator, Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .layer import Observation, check_positive
 
 

@@ -12,10 +12,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..edges import SliceEdges
-from ..linalg import add_all
-from ..measurement import Entries, FactorKind, Layout, Operator, Shape
-from ..window_edges import StencilEdges
+from ..core.linalg import add_all
+from ..edges.indexed import SliceEdges
+from ..edges.stencil import StencilEdges
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Entries, Operator, Shape
 
 
 class StencilKind(FactorKind):

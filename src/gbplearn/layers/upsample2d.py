@@ -16,15 +16,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..edges import AxesEdges
-from ..factor import Factor
-from ..measurement import Entries, FactorKind, Layout, Operator, Shape
-from ..robust import Kernel
-from ..view import Variable
-from ..window_edges import Pair
+from ..core.robust import Kernel
+from ..edges.axes import AxesEdges
+from ..edges.windows import Pair
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Entries, Identity, Operator, Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .convolution import as_pair, check_image
 from .layer import Parameter, Transform, check_positive, check_robust
-from .operators import Identity
 
 
 class UpsampleKind(FactorKind):

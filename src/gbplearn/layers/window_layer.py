@@ -11,12 +11,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..edges import AxesEdges
-from ..factor import Factor
-from ..measurement import FactorKind, Layout, Shape
-from ..robust import Kernel
-from ..tile_edges import Pair, TileEdges
-from ..view import Variable
+from ..core.robust import Kernel
+from ..edges.axes import AxesEdges
+from ..edges.tiles import Pair, TileEdges
+from ..factors.measurement import FactorKind, Layout
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
 from .convolution import as_pair, check_image
 from .layer import Parameter, Transform, check_positive, check_robust
 

@@ -1,0 +1,1 @@
+"""What stands above the library: command line, training, experiments, demo, denoising, benchmarks, data sets."""

@@ -1,0 +1,145 @@
+"""`gbplearn train`: one pass over labelled images, with checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.files import make_folder, target_of
+from ..core.progress import progress
+from ..factors.operators import Shape
+from ..io.checkpoint import CheckpointError, load, save
+from ..learner.learner import Learner
+from ..network.sequential import Sequential
+from ..network.zoo import digits_classifier, paper_classifier
+from .data.images import Images, load_images
+from .learning_curve import Curve
+
+CLASSES = 10
+# Batches from one checkpoint to the next.
+EVERY = 10
+# Images at least so high get the paper's network.
+_LARGE = 20
+
+
+def network(shape: Shape) -> Sequential:
+    """The paper's network for images of 28 x 28, a smaller one for the digits of 8 x 8."""
+    return paper_classifier() if shape[0] >= _LARGE else digits_classifier()
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A learner, and the images it has yet to see.
+
+    **Arguments:**
+
+    - `data`: the name of the images.
+    - `order`: numbers of the training images that are used, in the order they are seen.
+    - `seen`: how many of them the learner has seen.
+    - `watch`: looks on.
+    - `checkpoint`: the file to write; None for none.
+    """
+
+    learner: Learner
+    data: str
+    images: Images
+    order: np.ndarray
+    batch: int
+    seen: int
+    watch: Curve
+    checkpoint: Path | None = None
+
+    def learn(self, label: str) -> None:
+        """Go through the training images.
+
+        If it is interrupted, the checkpoint holds the last batch that was finished; if it is killed, one of the last
+        ten.
+        """
+        kept, note = copy.copy(self.learner), self._note(self.seen)
+        starts = range(self.seen, len(self.order), self.batch)
+        try:
+            for number, start in enumerate(progress(starts, label, status=self.watch.tell)):
+                rows = self.order[start : start + self.batch]
+                x, y, seen = self.images.train_x[rows], self.images.train_y[rows], start + len(rows)
+                self.watch.before(self.learner, x, y)
+                self.watch.after(self.learner, self.learner.update(x, y), seen)
+                # A copy: an update that is interrupted may leave the learner between two batches.
+                kept, note = copy.copy(self.learner), self._note(seen)
+                if (number + 1) % EVERY == 0:
+                    self._save(kept, note)
+        finally:
+            self._save(kept, note)
+
+    def _note(self, seen: int) -> dict[str, Any]:
+        return {"data": self.data, "batch": self.batch, "seen": seen, **self.watch.note()}
+
+    def _save(self, learner: Learner, note: dict[str, Any]) -> None:
+        if self.checkpoint is not None:
+            save(learner, self.checkpoint, note)
+
+
+def prepare(
+    data: str,
+    folder: Path | None = None,
+    *,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    batch: int = 50,
+    iterations: int = 200,
+    examples: int | None = None,
+    seed: int = 0,
+) -> Training:
+    """Everything but the work itself; a `ValueError` says which option makes no sense.
+
+    The order of the images depends on the seed alone: of more examples, the first are the same.
+
+    **Arguments:**
+
+    - `data`, `folder`: as `load_images`.
+    - `resume`: go on where `checkpoint` ends, which must have been trained with the same options.
+    - `examples`: how many training images; all by default.
+    """
+    for name, value, least in (("batch", batch, 1), ("iterations", iterations, 1), ("examples", examples, 1)):
+        if value is not None and value < least:
+            raise ValueError(f"--{name} must be {least} or larger, got {value}")
+    if seed < 0:
+        raise ValueError(f"--seed must be 0 or larger, got {seed}")
+    if resume and checkpoint is None:
+        raise ValueError("--resume needs --checkpoint: the file to go on with")
+    if checkpoint is not None and checkpoint.exists() and not resume:
+        raise ValueError(f"{checkpoint} is there already: go on with it by --resume, or delete it")
+    learner, seen = None, 0
+    if resume and checkpoint is not None:
+        learner = load(checkpoint)
+        seen = _check_same(learner, checkpoint, {"data": data, "batch": batch}, iterations, seed)
+    images = load_images(data, folder)
+    count = len(images.train_y)
+    if examples is not None and examples > count:
+        raise ValueError(f"--examples must be {count} or less for {data}, got {examples}")
+    if max(images.train_y.max(), images.test_y.max()) >= CLASSES:
+        raise ValueError(f"{data} must have {CLASSES} classes")
+    if checkpoint is not None:
+        make_folder(target_of(checkpoint).parent)
+    if learner is None:
+        shape = images.train_x.shape[1:]
+        learner = Learner(network(shape), shape, iterations=iterations, seed=seed)
+    order = np.random.default_rng(seed).permutation(count)[:examples]
+    curve = Curve(images, batch, -(-len(order) // batch), learner.note)
+    return Training(learner, data, images, order, batch, seen, curve, checkpoint)
+
+
+def _check_same(learner: Learner, path: Path, note: dict[str, str | int], iterations: int, seed: int) -> int:
+    """How many images the learner has seen; raises if it was trained with other options."""
+    asked = {**note, "iterations": iterations, "seed": seed}
+    had = {**learner.note, "iterations": learner.options["iterations"], "seed": learner.seed}
+    for name, value in asked.items():
+        if had.get(name) != value:
+            raise CheckpointError(f"{path}: it was trained with --{name} {had.get(name)}, not {value}")
+    seen = had.get("seen")
+    if not isinstance(seen, int) or seen < learner.examples:
+        raise CheckpointError(f"{path}: it does not say how many images it has seen")
+    return seen

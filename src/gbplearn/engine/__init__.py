@@ -1,0 +1,1 @@
+"""Inference: messages, visits, schedules, the loop, the guard, and what comes out."""

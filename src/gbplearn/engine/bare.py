@@ -1,0 +1,106 @@
+"""Iterations that nobody looks at: large graphs make most of theirs this way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..core.compiling import one_round
+from ..graph.problem import Problem
+from ..kernels.registry import kernels
+from .options import Options
+from .state import State
+from .visit import visit
+
+
+def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
+    """The groups of one iteration, or None if the schedule picks them one by one."""
+    order = options.schedule.order(tuple(group.name for group in problem.groups))
+    return None if order is None else tuple(g for g in order if problem.groups[g].slots)
+
+
+def pick(state: State, options: Options, priority: Array) -> tuple[State, Array]:
+    """The next group, as a number into the active ones."""
+    key, draw = jax.random.split(state.key)
+    return eqx.tree_at(lambda s: s.key, state, key), options.schedule.pick(draw, priority)
+
+
+def sweep(problem: Problem, state: State, options: Options, count: Array) -> State:
+    """So many iterations: in a fixed order, or one that is drawn blindly."""
+    order = fixed_order(problem, options)
+    if order is None:
+        return lax.fori_loop(0, count, lambda _, state: _drawn(problem, state, options), state)
+    runs = _runs(problem, state, options, order)
+    # The last visits of an iteration and the first of the next one may go together: then a round begins with these.
+    turned = len(runs) > 1 and _pieces(problem, state, options, (*runs[-1], *runs[0])) > 0
+    last = runs.pop() if turned else ()
+
+    def one_iteration(i: Array, state: State) -> State:
+        for n, run in enumerate(runs):
+            if turned and n == 0:
+                made = [i > 0] * len(last) + [True] * len(run)
+                state = _together(problem, state, options, (*last, *run), made)
+            else:
+                state = _visit_run(problem, state, options, run)
+        return state
+
+    state = lax.fori_loop(0, count, one_iteration, state)
+    return _together(problem, state, options, last, [count > 0] * len(last)) if turned else state
+
+
+def _drawn(problem: Problem, state: State, options: Options) -> State:
+    """An iteration whose visits are drawn."""
+    active = problem.active()
+
+    def drawn(_, state: State) -> State:
+        state, chosen = pick(state, options, jnp.zeros(len(active)))
+        return lax.switch(chosen, [lambda s, g=g: _visit_apart(problem, s, options, g) for g in active], state)
+
+    return lax.fori_loop(0, len(active), drawn, state)
+
+
+def _pieces(problem: Problem, state: State, options: Options, run: tuple[int, ...]) -> int:
+    """Of visits in one call; 0 if they cannot be: where points of linearisation are kept no kernel makes them."""
+    kept = any(state.points[g] is not None for g in run)
+    return 0 if kept else kernels().common_pieces(problem, options, run)
+
+
+def _runs(problem: Problem, state: State, options: Options, order: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """An order in runs of visits, each of which one call can make."""
+    runs: list[tuple[int, ...]] = []
+    for g in order:
+        if runs and _pieces(problem, state, options, (*runs[-1], g)):
+            runs[-1] = (*runs[-1], g)
+        else:
+            runs.append((g,))
+    return runs
+
+
+def _visit_run(problem: Problem, state: State, options: Options, run: tuple[int, ...]) -> State:
+    if len(run) > 1:
+        return _together(problem, state, options, run, [True] * len(run))
+    return _visit_apart(problem, state, options, *run)
+
+
+def _together(
+    problem: Problem, state: State, options: Options, run: tuple[int, ...], made: Sequence[Array | bool]
+) -> State:
+    """Visits in one call, those that are to be made."""
+    chain = kernels().chain(_pieces(problem, state, options, run))
+    for g, on in zip(run, made):
+        after = visit(problem, state, options, g, call=chain.call)[0]
+        state = eqx.tree_at(lambda s: s.visits, after, state.visits.at[g].add(jnp.asarray(on, state.visits.dtype)))
+    assert len(chain) == len(run)
+    written = chain.run(jnp.stack([jnp.asarray(on, jnp.float32) for on in made]))
+    return jax.tree.map(lambda leaf: next((new for old, new in written if old is leaf), leaf), state)
+
+
+def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:
+    """A visit that is compiled apart from others."""
+    if jax.default_backend() != "cpu" or kernels().visit_kernel(problem, options, g) is not None:
+        return visit(problem, state, options, g)[0]
+    return one_round(lambda s: visit(problem, s, options, g)[0], state, state.visits[g] < 0)

@@ -1,0 +1,1 @@
+"""What keeps loopy inference from diverging."""

@@ -1,0 +1,474 @@
+"""What keeps loopy inference from diverging.
+
+Plain belief propagation runs until it converges, or until the guard sees it diverge: the residual has grown, and the
+energy at the means has risen above the best one. Then, from the best means seen so far (before any were seen, anew),
+
+1. messages are damped more;
+2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x precision)` that holds it near a
+   centre `c` (Johnson et al. 2009). For a linear graph, belief propagation with enough weight `gamma` converges to
+   `c - (H + Gamma)^-1 grad E(c)`: a preconditioned descent step, found by messages. Taking that step alone would need
+   as many rounds as the graph is ill-conditioned, so each step is made conjugate to the last ones (flexible
+   conjugate gradients), with the length that minimises the linearised energy. Weights grow when messages diverge all
+   the same or the energy does not fall.
+
+The messages of a proximal step are about the *step*: the graph is linearised at `c` and shifted there, so that float32
+resolves steps much smaller than the rounding of the means. With the means at rest, precisions are those of plain belief
+propagation on the graph linearised there: they grow monotonically from nothing to a bound, so they converge whatever
+the means do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.gaussian import Gaussian
+from ...graph.problem import Problem
+from ..bare import fixed_order
+from ..diagnostics import Diagnostics, no_diagnostics
+from ..loop import CHUNK, Enough, advance, prepared
+from ..options import Options
+from ..rounding import find_beliefs, may_be_rounding
+from ..state import State, belief_mean, empty_state
+from . import proximal
+from .events import GuardAction, GuardEvent
+from .proximal import Values
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """Watches over inference, and what it does when messages diverge. In the place of `guard=True`.
+
+    ```python
+    gbp.infer(graph, guard=gbp.Guard(more_damping=0.9))
+    ```
+
+    **Arguments:**
+
+    - `enabled`: False (or `guard=False`) lets messages run; if they diverge, the last good state is kept.
+    - `more_damping`: damping is raised at least to this; steps that were damped before get a quarter of their length.
+    - `first_weight`, `largest_weight`: of the proximal factors, in units of the precision of a variable whose
+        neighbours are known.
+    - `inner_iterations`: for one proximal step at most.
+    - `memory`: earlier steps that a new one is made conjugate to.
+    - `rest`: steps whose gain estimates what is left.
+    - `least_iterations`: before parameters count as settled: what is observed must have reached them.
+    - `patience`: iterations without progress of the residual that count as not converging (three times as many where
+        messages or groups are drawn at random), if it is larger than `restless`, and if the energy does not fall by the
+        share `falls` either: units at a kink never rest, while others learn.
+    - `on_its_way`, `far_down`: of the largest residual. Messages that have come down so far, and whose energy falls,
+        are not diverging; nor are those that have come down far, whose energy is below what it was at first.
+    - `large`: graphs with more edges are diagnosed every few iterations only.
+    """
+
+    enabled: bool = True
+    more_damping: float = 0.7
+    first_weight: float = 4.0
+    largest_weight: float = 1e6
+    inner_iterations: int = 25
+    memory: int = 20
+    rest: int = 4
+    least_iterations: int = 5
+    patience: int = 300
+    restless: float = 0.1
+    falls: float = 1e-3
+    on_its_way: float = 0.9
+    far_down: float = 0.25
+    large: int = 500_000
+
+    def __post_init__(self):
+        if not isinstance(self.enabled, bool):
+            raise ValueError(f"Guard: enabled must be True or False, got {self.enabled!r}")
+        for name in ("inner_iterations", "memory", "rest", "least_iterations", "patience"):
+            if not _is_number(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"Guard: {name} must be a whole number >= 1, got {getattr(self, name)!r}")
+        if not _is_number(self.large, int) or self.large < 0:
+            raise ValueError(f"Guard: large must be a whole number >= 0, got {self.large!r}")
+        for name in ("more_damping", "on_its_way", "far_down"):
+            if not _is_number(getattr(self, name), (int, float)) or not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"Guard: {name} must lie in [0, 1), got {getattr(self, name)!r}")
+        for name in ("first_weight", "largest_weight", "restless", "falls"):
+            if not _is_number(getattr(self, name), (int, float)) or not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"Guard: {name} must be a number > 0, got {getattr(self, name)!r}")
+
+    def raised(self, damping: jax.Array) -> jax.Array:
+        """More damping than this."""
+        more = jnp.maximum(1 - (1 - damping) / 4, self.more_damping)
+        return jnp.where(damping > 0, more, self.more_damping).astype(damping.dtype)
+
+
+def _is_number(value: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def as_guard(given: bool | Guard) -> Guard:
+    """The guard that `guard=` asks for."""
+    if isinstance(given, Guard):
+        return given
+    if not isinstance(given, bool):
+        raise TypeError(f"guard must be True, False or a gbp.Guard, got {given!r}")
+    return Guard(enabled=given)
+
+
+class Verdict(enum.Enum):
+    """How a stretch of messages ended."""
+
+    CONVERGED = enum.auto()
+    SETTLED = enum.auto()  # the parameters
+    OUT_OF_ITERATIONS = enum.auto()
+    DIVERGING = enum.auto()
+    NOT_CONVERGING = enum.auto()
+
+
+_FOUND = {
+    Verdict.DIVERGING: GuardAction.DIVERGING,
+    Verdict.NOT_CONVERGING: GuardAction.NOT_CONVERGING,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How the loop ended."""
+
+    state: State
+    means: Values | None  # where they are not those of the messages
+    converged: bool
+    settled: bool  # only the parameters came to rest
+    failed: bool
+    rounding: bool  # messages move no more than rounding does
+    where: tuple[int, int] | None  # group and iteration of the failure
+    trace: Diagnostics  # numpy arrays, an entry an iteration
+    events: list[GuardEvent]
+
+
+def _range(damping: Any) -> tuple[float, float]:
+    leaves = [float(d) for d in jax.tree.leaves(damping)]
+    return min(leaves), max(leaves)
+
+
+def _row(rows: Diagnostics, i: int) -> Diagnostics:
+    return jax.tree.map(lambda x: x[i], rows)
+
+
+class GuardedRun:
+    """One inference: messages, watched over by a guard."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        iterations: int,
+        tolerance: float,
+        guard: Guard,
+        settled: float = -1.0,
+    ):
+        self.guard, self.large = guard, problem.edges > guard.large
+        self.problem = prepared(problem, options) if self.large else problem
+        self.options, self.tolerance = options, tolerance
+        learnt = any(name in problem.parameters for group in problem.groups for name in group.variables)
+        self.settled = settled if learnt else -1.0
+        self.left = iterations
+        self.rows: list[Diagnostics] = []
+        self.begun = 0  # where messages were started last, among the rows
+        self.events: list[GuardEvent] = []
+        self.start: Values | None = None  # means before the first iteration; None: those of the priors
+        self.best: Values | None = None  # means at the end of the best chunk
+        self.best_energy = np.inf
+        stochastic = options.dropping or fixed_order(problem, options) is None
+        self.patience = guard.patience * (3 if stochastic else 1)
+
+    @property
+    def done(self) -> int:
+        """Iterations so far."""
+        return sum(len(r.residual) for r in self.rows)
+
+    def _advance(
+        self, problem: Problem, state: State, options: Options, latest: Diagnostics, limit: int, enough: Enough
+    ) -> tuple[State, Diagnostics, Diagnostics]:
+        """Up to `limit` iterations."""
+        limit = min(limit, self.left, CHUNK)
+        large = problem.edges > self.guard.large
+        state, latest, rows = advance(problem, state, options, latest, limit, enough, large)
+        self.left -= len(rows.residual)
+        self.rows.append(rows)
+        return state, latest, rows
+
+    def _end(
+        self, state: State, means: Values | None = None, *, converged: bool, settled=False, where=None, failed=False,
+        rounding=False,
+    ) -> Outcome:  # fmt: skip
+        parts = self.rows or [jax.tree.map(lambda x: np.asarray(x)[None][:0], no_diagnostics(self.problem))]
+        trace = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        return Outcome(state, means, converged, settled, failed, rounding, where, trace, self.events)
+
+    def run(self, state: State) -> Outcome:
+        """Infer."""
+        if not self.problem.active():
+            return self._end(state, converged=True)
+        self.start = None if not np.asarray(state.visits).any() else proximal.current_means(self.problem, state)
+        options, stages = self.options, 2 if self.options.damped else 1
+        while True:
+            state, verdict = self._pass_messages(state, options)
+            if verdict in (Verdict.CONVERGED, Verdict.SETTLED):
+                return self._end(state, converged=True, settled=verdict is Verdict.SETTLED)
+            if verdict is Verdict.OUT_OF_ITERATIONS:
+                return self._limit(state)
+            if self._moved_by_rounding(state):
+                return self._end(state, converged=False, rounding=True)
+            self._note(_FOUND[verdict])
+            best = self._best()
+            if not self.guard.enabled:
+                return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
+            if self.left == 0:
+                return self._limit(self._restart(state, best), lost=True)
+            if not stages:
+                return self._proximal(self._restart(state, best), best)
+            stages -= 1
+            if best is self.best or self.start is not None:
+                state = self._restart(state, best)
+            else:  # nothing good was seen yet: from the very beginning
+                state = empty_state(self.problem, state.key, self._keeps_points(state))
+            more = jax.tree.map(self.guard.raised, options.damping)
+            self._note(GuardAction.DAMPING_RAISED, before=_range(options.damping), after=_range(more))
+            options = dataclasses.replace(options, damping=more, damped=True)
+
+    def _note(self, action: GuardAction, **more: Any) -> None:
+        self.events.append(GuardEvent(action, self.done, **more))
+
+    def _moved_by_rounding(self, state: State) -> bool:
+        """Whether that is all that still moves: no damping helps against it."""
+        residual = float(self.rows[-1].residual[-1].max())
+        if not np.isfinite(residual):
+            return False
+        rounding = find_beliefs(self.problem, state).rounding
+        return may_be_rounding(residual, {n: x for n, x in rounding.items() if np.isfinite(x)})
+
+    def _best(self) -> Values:
+        """The means with the lowest energy, the start among them. Looked up only when something went wrong."""
+        start = self.start
+        if start is None:
+            p = self.problem
+            start = {name: belief_mean(g, p.start[name], name in p.proper) for name, g in p.prior.items()}
+        if self.best is not None:
+            energy = float(proximal.total_energy(self.problem, self.best))
+            if energy <= float(proximal.total_energy(self.problem, start)):
+                return self.best
+        return start
+
+    def _where(self) -> tuple[int, int]:
+        last = self.rows[-1].residual[-1]
+        return int(np.argmax(np.nan_to_num(last, nan=np.inf))), self.done
+
+    def _restart(self, state: State, x: Values) -> State:
+        """Messages centred at `x`, or none at all if they are broken."""
+        centred = proximal.recentre(self.problem, state, x)
+        if proximal.finite(centred.messages):
+            return centred
+        return self._with_points(self._empty(self.problem, state), x)
+
+    def _empty(self, problem: Problem, state: State) -> State:
+        """No messages, but the noise that was learnt."""
+        return dataclasses.replace(empty_state(problem, state.key, self._keeps_points(state)), noise=state.noise)
+
+    def _keeps_points(self, state: State) -> bool:
+        return any(p is not None for p in state.points)
+
+    def _with_points(self, state: State, x: Values) -> State:
+        points = tuple(None if p is None else {name: jnp.copy(x[name]) for name in p} for p in state.points)
+        return dataclasses.replace(state, points=points)
+
+    def _limit(self, state: State, lost: bool = False) -> Outcome:
+        """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen.
+
+        Energies that fell from look to look are taken for not diverging, unless it is known that messages were `lost`.
+        """
+        sound = proximal.finite(state.messages)
+        if not self.guard.enabled and not sound:
+            best = self._best()
+            return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
+        # Beliefs that still move by more than a standard deviation an iteration may be on their way up.
+        on_the_way = self.rows[-1].residual[-1].max() <= 1 or (not lost and self._falling())
+        if self.guard.enabled and not (sound and on_the_way):
+            best = self._best()
+            energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
+            least = float(proximal.total_energy(self.problem, best))
+            if not (sound and energy <= least + 1e-3 * abs(least)):
+                self._note(GuardAction.BEST_MEANS_KEPT if best is self.best else GuardAction.NOTHING_BETTER)
+                return self._end(self._restart(state, best), best, converged=False)
+        return self._end(state, converged=False)
+
+    def _falling(self) -> bool:
+        """Whether messages are on their way: residuals have come down from their peak, and so does the energy.
+
+        Energies that fall, rise over a hump and fall again are what a first batch looks like: the means of the hollow
+        before it are worth little, and beside the precisions of what was learnt after it they would do harm.
+        """
+        rows = [_row(r, i) for r in self.rows[self.begun :] for i in range(len(r.residual))]
+        energies = [float(r.energy.sum() + r.prior.sum()) for r in rows]
+        last, before = energies[-1], [e for e in energies if e != energies[-1]]  # what nobody looked at is repeated
+        if not self.events and last < energies[0] and last <= self.best_energy:
+            return True
+        residuals = [float(r.residual.max()) for r in rows]
+        peak = max((r for r in residuals if np.isfinite(r)), default=0.0)  # groups not yet visited have no finite one
+        if residuals[-1] < self.guard.far_down * peak and last < energies[0]:
+            return True
+        return residuals[-1] < self.guard.on_its_way * peak and bool(before) and last < before[-1]
+
+    def _pass_messages(self, state: State, options: Options) -> tuple[State, Verdict]:
+        """Messages until they converge, diverge or run out of iterations."""
+        latest, self.begun = no_diagnostics(self.problem), len(self.rows)
+        # Large graphs are looked at after their first iteration: what their energies are compared with at the end.
+        least, least_at, made, chunk = np.inf, 0, 0, 1 if self.large else 10
+        lowest, fell_at = np.inf, 0
+        while True:
+            if self.left == 0:
+                return state, Verdict.OUT_OF_ITERATIONS
+            enough = Enough(self.tolerance, self.settled if made >= self.guard.least_iterations else -1.0)
+            state, latest, rows = self._advance(self.problem, state, options, latest, chunk, enough)
+            chunk = max(1, self.guard.least_iterations - 1) if chunk == 1 else min(max(10, 2 * chunk), CHUNK)
+            residuals = rows.residual.max(1)
+            energies = rows.energy.sum(1) + rows.prior.sum(1)
+            for r in residuals:
+                made += 1
+                if r < 0.8 * least:
+                    least, least_at = r, made
+            # Where a message is not finite, a residual is not either; but it need not be where all messages are.
+            sound = np.isfinite(residuals[-1]) or proximal.finite(state.messages)
+            if not (np.isfinite(energies).all() and sound):
+                return state, Verdict.DIVERGING
+            if enough.at_rest(_row(rows, -1)):
+                return state, Verdict.CONVERGED
+            if made >= self.guard.least_iterations and rows.settling[-1].max() <= self.settled:
+                return state, Verdict.SETTLED
+            if not self.guard.enabled:
+                continue
+            if energies[-1] <= self.best_energy:
+                self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
+            # Energy alone does not tell: value-matched robust factors raise it on the way to their fixed point.
+            grown = residuals[-1] > max(10 * least, 1.0) and made - least_at >= self.patience // 30
+            if grown and energies[-1] > self.best_energy + 0.01 * abs(self.best_energy):
+                return state, Verdict.DIVERGING
+            if not energies[-1] >= lowest - self.guard.falls * abs(lowest):
+                lowest, fell_at = energies[-1], made
+            if least > self.guard.restless and made - max(least_at, fell_at) >= self.patience:
+                return state, Verdict.NOT_CONVERGING
+
+    # Proximal phase.
+
+    def _proximal(self, state: State, centre: Values) -> Outcome:
+        """Conjugate proximal steps from `centre` until the energy is at rest."""
+        self.problem = problem = proximal.with_settled_noise(self.problem, state, centre)
+        reserve = min(CHUNK, self.left // 4)  # for the precisions at the end
+        self._note(GuardAction.PROXIMAL_FACTORS)
+        broken = proximal.broken_group(problem, centre)
+        if broken is not None:
+            self._note(GuardAction.NOT_FINITE, group=problem.groups[broken].name)
+            return self._give_up(state, centre, (broken, self.done))
+        weight, refused, inner_tolerance = self.guard.first_weight, 0, 1e-2
+        down, memory, gains = proximal.descent(problem, centre), [], []
+        converged = False
+        while self.left > reserve and weight <= self.guard.largest_weight:
+            state, step = self._inner_solve(state, centre, weight, inner_tolerance)
+            moved, direction = None, None
+            if step is not None:
+                if proximal.at_rest(down, step):
+                    converged = True
+                    break
+                direction = proximal.conjugate(step, memory)
+                moved = self._line_search(centre, down, direction)
+            if moved is None and memory and step is not None:
+                memory = []  # rounding has worn the old directions out
+                continue
+            if moved is None or direction is None:
+                # Not even a fresh step lowers the energy. If the last ones hardly did, or if this one (a share of at
+                # most 1 / (1 + weight) of what is left) promises next to nothing, that is rounding.
+                promise = np.inf if step is None else abs(float(proximal.inner(down, step))) * (1 + weight)
+                if self._at_rest(gains, 10 * self.tolerance) or np.sqrt(promise) < 10 * self.tolerance:
+                    converged = True
+                    break
+                weight, refused, memory = weight * 4, refused + 1, []
+                continue
+            centre, length, gain = moved
+            before, down = down, proximal.descent(problem, centre)
+            bend = jax.tree.map(lambda a, b, t=length: (a - b) / t, before, down)  # H direction
+            memory = [*memory, (direction, bend)][-self.guard.memory :]
+            gains.append(gain)
+            # By Cauchy-Schwarz no mean is further from the optimum than sqrt(2 (E - E_min)) standard deviations;
+            # what the last steps gained estimates what is left to gain.
+            if self._at_rest(gains, self.tolerance):
+                converged = True
+                break
+            inner_tolerance = float(np.clip(0.05 * np.sqrt(2 * gain), 0.1 * self.tolerance, 1e-2))
+        self._note(GuardAction.PROXIMAL_STEPS, weight=weight, steps=len(gains), refused=refused)
+        state = self._settle(state, centre)
+        if not proximal.finite(state.messages) or not (converged or weight <= self.guard.largest_weight):
+            return self._give_up(state, centre, self._where())
+        return self._end(state, centre, converged=converged)
+
+    def _at_rest(self, gains: list[float], tolerance: float) -> bool:
+        """Whether the last steps gained next to nothing."""
+        rest = self.guard.rest
+        return len(gains) >= rest and bool(np.sqrt(2 * sum(gains[-rest:])) < tolerance)
+
+    def _give_up(self, state: State, x: Values, where: tuple[int, int]) -> Outcome:
+        """Nothing helped: the best means, with the precisions of the messages if these are sound."""
+        if not proximal.finite(state.messages):
+            state = self._with_points(self._empty(self.problem, state), x)
+        return self._end(state, x, converged=False, failed=True, where=where)
+
+    def _inner_solve(self, state: State, centre: Values, weight: float, tolerance: float):
+        """Messages with proximal factors: the step they settle at, or None if they do not settle."""
+        problem = proximal.step_problem(self.problem, centre, jnp.asarray(weight, next(iter(centre.values())).dtype))
+        state = proximal.recentre(problem, state, problem.start)
+        if not proximal.finite(state.messages):
+            state = self._empty(problem, state)
+        enough = Enough(tolerance, visits=1)  # a step need not be exact
+        state, _, rows = self._advance(
+            problem, state, self.options, no_diagnostics(problem), self.guard.inner_iterations, enough
+        )
+        residuals = rows.residual.max(1)
+        if not proximal.finite(state.messages) or residuals[-1] > max(
+            2 * residuals[: len(residuals) // 2 + 1].min(), tolerance
+        ):
+            return state, None
+        return state, proximal.free(self.problem, proximal.current_means(problem, state))
+
+    def _line_search(self, centre: Values, down: Values, direction: Values) -> tuple[Values, float, float] | None:
+        """The best step along a direction for the linearised graph, shortened until the true energy falls too.
+
+        **Returns:** where it ends, its length, and what it gains; None if the energy does not fall.
+        """
+        slope = float(proximal.inner(down, direction))
+        bend = float(proximal.curvature(self.problem, centre, direction))
+        if not (slope > 0 and bend > 0 and np.isfinite(slope / bend)):
+            return None
+        length = slope / bend
+        for _ in range(5):
+            x = jax.tree.map(lambda c, d, a=length: c + a * d, centre, direction)
+            before, after = (float(e) for e in proximal.compare(self.problem, centre, x))
+            if after <= before + 1e-6 * abs(before):
+                return x, length, length * (slope - 0.5 * length * bend)
+            length *= 0.25
+        return None
+
+    def _settle(self, state: State, x: Values) -> State:
+        """Precisions of plain belief propagation on the graph linearised at `x`, all message means at `x`."""
+        problem = proximal.step_problem(self.problem, x, jnp.zeros((), next(iter(x.values())).dtype))
+        # Nothing to say about the means: every residual and every prior mean is zero, and so every message's.
+        problem = dataclasses.replace(
+            problem,
+            groups=tuple(dataclasses.replace(g, y=jnp.zeros_like(g.y)) for g in problem.groups),
+            prior={name: Gaussian(jnp.zeros_like(p.eta), p.lam) for name, p in problem.prior.items()},
+            uniform={},
+        )
+        state = self._empty(problem, state)
+        if self.left:
+            state, _, _ = self._advance(
+                problem, state, self.options, no_diagnostics(problem), CHUNK, Enough(self.tolerance)
+            )
+        return self._with_points(proximal.recentre(self.problem, state, x), x)

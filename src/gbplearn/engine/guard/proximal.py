@@ -1,0 +1,235 @@
+"""Proximal steps: the calculations on a whole graph that the guard makes its decisions from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ...core import linalg
+from ...core.compiling import lean_jit
+from ...core.gaussian import POINT, Gaussian
+from ...core.linalg import add_all
+from ...factors.measurement import Linear
+from ...factors.operators import Operator
+from ...graph.group import Group, Slot, linearise
+from ...graph.problem import Problem
+from ..state import Messages, State, all_means
+
+Values = dict[str, Array]
+
+
+def inner(a: Values, b: Values) -> Array:
+    """Inner product over all variables."""
+    return add_all([jnp.vdot(a[k], b[k]) for k in a])
+
+
+def free(problem: Problem, x: Values) -> Values:
+    """Zero for observed units: they do not move."""
+    out = {}
+    for name, prior in problem.prior.items():
+        lam = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if prior.block else prior.lam
+        out[name] = jnp.where(lam >= POINT / 2, 0, x[name])
+    return out
+
+
+def _prior_pull(problem: Problem, x: Values) -> Values:
+    """Gradient of the priors' energies."""
+    out = {}
+    for name, p in problem.prior.items():
+        out[name] = linalg.information(p.lam, x[name]) - p.eta
+    return out
+
+
+def _weighted(group: Group, residual: Array, scale: Array | None) -> Array:
+    """`k Sy^-1 residual`."""
+    if group.noise.ndim == 2:
+        out = residual / group.noise
+    else:
+        noise = jnp.broadcast_to(group.noise, (residual.shape[0], *group.noise.shape[1:]))
+        out = linalg.spd_solve(noise, residual[..., None])[..., 0]
+    return out if scale is None else scale * out
+
+
+def _scales(problem: Problem, x: Values) -> list[Array | None]:
+    full = {**x, **problem.fixed}
+    return [g.measure(g.y - g.value(full)).scale for g in problem.groups]
+
+
+def _model_energy(problem: Problem, x: Values, scales: list[Array | None]) -> Array:
+    """Energy with the robust scales held: what messages descend on."""
+    full = {**x, **problem.fixed}
+    total = jnp.zeros((), next(iter(x.values())).dtype)
+    for group, scale in zip(problem.groups, scales):
+        r = group.y - group.value(full)
+        total = total + 0.5 * jnp.sum(r * _weighted(group, r, scale))
+    _, priors = problem.energies(x)
+    return add_all([total, *priors.values()])
+
+
+@lean_jit
+def descent(problem: Problem, x: Values) -> Values:
+    """Minus the gradient of the energy with the robust scales held."""
+    full = {**x, **problem.fixed}
+    out = jax.tree.map(jnp.negative, _prior_pull(problem, x))
+    for group, scale in zip(problem.groups, _scales(problem, x)):
+        value, back = jax.vjp(lambda v, g=group: g.value({**full, **v}), x)
+        (pull,) = back(_weighted(group, group.y - value, scale))
+        out = jax.tree.map(jnp.add, out, pull)
+    return free(problem, out)
+
+
+@lean_jit
+def curvature(problem: Problem, x: Values, d: Values) -> Array:
+    """`d' H d` with the Gauss-Newton Hessian at `x`."""
+    full = {**x, **problem.fixed}
+    parts = []
+    for group, scale in zip(problem.groups, _scales(problem, x)):
+        _, along = jax.jvp(lambda v, g=group: g.value({**full, **v}), (x,), (d,))
+        parts.append(jnp.sum(along * _weighted(group, along, scale)))
+    for name, p in problem.prior.items():
+        flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
+        along = linalg.information(p.lam, flat)
+        parts.append(jnp.vdot(flat, along))
+    return add_all(parts)
+
+
+@lean_jit
+def compare(problem: Problem, x: Values, y: Values) -> tuple[Array, Array]:
+    """Model energies at `x` and at `y`, with the robust scales of `x`."""
+    scales = _scales(problem, x)
+    return _model_energy(problem, x, scales), _model_energy(problem, y, scales)
+
+
+@lean_jit
+def total_energy(problem: Problem, x: Values) -> Array:
+    """Energy of all groups and priors."""
+    groups, priors = problem.energies(x)
+    return add_all([*groups, *priors.values()])
+
+
+@lean_jit
+def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
+    """The graph linearised at `centre`, about the step from there, with proximal factors `N(0, (weight D)^-1)`.
+
+    `D` is the precision that each variable would have if the others were known, `lam_prior + sum J' Sy^-1 J`: belief
+    precisions are at most that, and come close where data are plenty; but those of messages that have diverged can be
+    anything.
+    """
+    groups, frozen, prior = [], [], {}
+    load = {name: _unobserved(p, p.lam) for name, p in problem.prior.items()}
+    full = {**centre, **problem.fixed}
+    for group in problem.groups:
+        linear = group.linearise(full) if group.slots else Linear(group.value(full), ())
+        residual = group.y - linear.value
+        scale, noise = group.measure(residual).scale, group.noise
+        if scale is not None:
+            least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
+            noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
+        groups.append(dataclasses.replace(group, y=residual, noise=noise, weight=None, robust=None))
+        for slot, j in zip(group.slots, group.operators(linear)):
+            pooled = _own_precision(groups[-1], slot, j)
+            load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
+        frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
+    for name, p in problem.prior.items():
+        eta = linalg.information(p.lam, centre[name])
+        prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
+    start = jax.tree.map(jnp.zeros_like, problem.start)
+    return Problem(
+        tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, {}, problem.proper, frozenset(), frozenset()
+    )
+
+
+@lean_jit
+def with_settled_noise(problem: Problem, state: State, x: Values) -> Problem:
+    """The problem with the noise learnt so far, and with the uncertainty of held variables (at `x`) as noise.
+
+    Proximal steps descend on one energy; it must not change under them.
+    """
+    problem = problem.with_learnt_noise(state.noise)
+    full, groups = {**x, **problem.fixed}, []
+    for group in problem.groups:
+        spread = group.spread_of(problem.held, group.linearise(full)) if group.held else None
+        if spread is not None:
+            group = dataclasses.replace(group, noise=spread + (group.noise if group.scalar else group.covariance()))
+        groups.append(group)
+    return dataclasses.replace(problem, groups=tuple(groups), held={})
+
+
+def _own_precision(group: Group, slot: Slot, operator: Operator) -> Array:
+    """`sum J' Sy^-1 J` over the factors of a group, for each unit."""
+    if group.scalar:
+        return operator.squared().back(jnp.broadcast_to(1 / group.noise, (group.factors, 1)))
+    j = operator.each()
+    covariance = jnp.broadcast_to(group.covariance()[:, None], (*j.shape[:2], *group.covariance().shape[1:]))
+    out = linalg.transpose(j) @ linalg.spd_solve(covariance, j)
+    out = out if slot.block else out[..., 0, 0]
+    return slot.edges.pool(jnp.broadcast_to(out, (group.factors, *out.shape[1:])))
+
+
+def _unobserved(prior: Gaussian, lam: Array) -> Array:
+    """Precisions, those of observed units set to zero."""
+    if prior.block:
+        largest = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1)[..., None, None]
+    else:
+        largest = prior.lam
+    return jnp.where(largest >= POINT / 2, 0, lam)
+
+
+@lean_jit
+def recentre(problem: Problem, state: State, x: Values) -> State:
+    """The same precisions with every message's mean at `x`."""
+    groups = []
+    for group, row in zip(problem.groups, state.messages):
+        new = []
+        for slot, m in zip(group.slots, row):
+            if slot.pooled:
+                assert m.summed is not None
+                at_x = Gaussian(m.summed.lam * x[slot.variable], m.summed.lam)
+                new.append(Messages(None, at_x, jax.tree.map(jnp.zeros_like, m.reaction)))
+                continue
+            each = m.on_edges(slot.edges)
+            at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
+            eta = linalg.information(each.lam, at)
+            new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
+        groups.append(tuple(new))
+    return dataclasses.replace(state, messages=tuple(groups))
+
+
+current_means = lean_jit(all_means)
+
+
+def broken_group(problem: Problem, x: Values) -> int | None:
+    """The first group whose `h` or Jacobian is not finite at `x`."""
+    full = {**x, **problem.fixed}
+    return next((g for g in problem.active() if not finite(linearise(problem.groups[g], full))), None)
+
+
+@lean_jit
+def at_rest(down: Values, step: Values) -> Array:
+    """Whether a step's descent cannot be told from the rounding of its own sum."""
+    size = add_all([jnp.sum(jnp.abs(down[k] * step[k])) for k in down])
+    return jnp.abs(inner(down, step)) <= 4 * jnp.finfo(size.dtype).eps * size
+
+
+@lean_jit
+def conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
+    """The step made conjugate to earlier directions `d`, kept with `H d`."""
+    for direction, bend in memory:
+        share = inner(step, bend) / inner(direction, bend)
+        share = jnp.where(jnp.isfinite(share), share, 0)
+        step = jax.tree.map(lambda s, d, a=share: s - a * d, step, direction)
+    return step
+
+
+def finite(tree: Any) -> bool:
+    """Whether every number of a pytree is finite."""
+    return bool(_finite(jax.tree.leaves(tree)))
+
+
+@lean_jit
+def _finite(leaves: list[Array]) -> Array:
+    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in leaves]))

@@ -1,0 +1,157 @@
+"""Log evidence from converged messages: the Bethe free energy."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from ..core import linalg
+from ..core.compiling import lean_jit
+from ..core.gaussian import POINT, Gaussian
+from ..core.linalg import add_all
+from ..graph.problem import Problem, prior_squares
+from .guard.proximal import with_settled_noise
+from .state import State, belief, cavity, message_product
+
+
+@lean_jit
+def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]) -> Array:
+    """`log Z`, exact on trees of linear factors.
+
+    At a fixed point of belief propagation the Bethe approximation is
+
+        log Z = - E(means) + sum_v log |lam_prior| / |lam_belief| / 2
+                - sum_f log |2 pi S_f| / 2 + sum_edges log |lam_belief| / |lam_cavity| / 2
+
+    where `E` is the energy of all factors and priors at the belief means and `S_f` the predicted covariance of a
+    factor's measurement; the determinants see only precisions. Robust factors count `exp(-rho)`, with the noise scaled
+    at the means; variables held at a belief add to the noise of each factor. Flat priors count as the constant 1,
+    observed variables with their prior density at the value.
+
+    **Arguments:**
+
+    - `prior`: the priors without evidence.
+    """
+    variables, factors = _terms(problem, prior, state, means)
+    return add_all([jnp.sum(t) for t in (*variables, *factors)])
+
+
+@lean_jit
+def log_evidence_by_example(
+    problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]
+) -> Array:
+    """The same sum, by the first axis of variables and factors: where it runs over examples that nothing joins.
+
+    **Arguments:**
+
+    - `prior`: without the variables that all examples share, which are fixed or held.
+    """
+    variables, factors = _terms(problem, prior, state, means)
+    factors = [t.reshape(group.grid) for t, group in zip(factors, problem.groups)]
+    return add_all([t.reshape(t.shape[0], -1).sum(1) for t in (*variables, *factors)])
+
+
+def _terms(
+    problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]
+) -> tuple[list[Array], list[Array]]:
+    """The terms of the sum: of each unit of every variable, and of each factor `(F,)` with its edges."""
+    held = problem.held
+    problem = with_settled_noise(problem, state, means)
+    beliefs = {name: belief(problem, state, name) for name in problem.prior}
+    full = {**means, **problem.fixed}
+    variables = [
+        _variable(used, prior[name], beliefs[name]) - 0.5 * prior_squares(used, means[name])
+        for name, used in problem.prior.items()
+    ]
+    fixed = {name: x for name, x in problem.fixed.items() if name in prior and name not in held}
+    variables += [_at_value(prior[name], x) for name, x in fixed.items()]
+    factors = []
+    for g, group in enumerate(problem.groups):
+        normaliser = _log_det(group.covariance(), matrix=True) + group.outputs * jnp.log(2 * jnp.pi)
+        there = 1.0 if group.weight is None else jnp.broadcast_to(group.weight, (group.factors, 1))[:, 0]
+        energies = jnp.broadcast_to(group.energies(group.y - group.value(full)), (group.factors,))
+        factors.append(_group(problem, state, beliefs, means, g) - energies - 0.5 * there * normaliser)
+    return variables, factors
+
+
+def _log_det(lam: Array, matrix: bool) -> Array:
+    if matrix:
+        return linalg.log_determinant(lam)
+    return jnp.log(jnp.where(lam > 0, lam, 1))
+
+
+def _at_value(prior: Gaussian, value: Array) -> Array:
+    """Density of an observed value under its prior; 0 where the prior is flat."""
+    return jnp.where(prior.proper, prior.log_density(value), 0)
+
+
+def _variable(used: Gaussian, prior: Gaussian, now: Gaussian) -> Array:
+    """`log |lam_prior| / |lam_belief| / 2` of a unit, or for observed units the prior density of the value."""
+    n = now.shape[-1] if now.block else 1
+    largest = jnp.diagonal(used.lam, axis1=-2, axis2=-1).max(-1) if used.block else used.lam
+    observed = largest >= POINT / 2
+    safe = jnp.where(observed, jnp.zeros((), used.dtype), 0.5 * _log_det(used.lam, used.block))
+    flat = 0.5 * n * jnp.log(2 * jnp.pi)
+    start = jnp.where(used.proper, safe, flat)
+    end = jnp.where(observed, 0.0, 0.5 * _log_det(now.lam, now.block))
+    return jnp.where(observed, _at_value(prior, used.mean), start - end)
+
+
+def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: dict[str, Array], g: int) -> Array:
+    """`-log |S_f| / |Sy| / 2` and `log |lam_belief| / |lam_cavity| / 2` of its edges, for each factor `(F,)`."""
+    group = problem.groups[g]
+    if not group.slots:
+        return jnp.zeros((group.factors,), group.y.dtype)
+    values = {**means, **problem.fixed}
+    linear = group.linearise(values)
+    scale = group.measure(group.y - linear.value).scale
+    noise = group.covariance()
+    spread_by_noise = jnp.zeros((group.factors, group.outputs, group.outputs), noise.dtype)
+    edges = jnp.zeros((group.factors,), noise.dtype)
+    pools = []
+    for s, (slot, operator) in enumerate(zip(group.slots, group.operators(linear))):
+        if slot.pooled:
+            pools.append(operator.squared().times(1 / beliefs[slot.variable].lam))
+            spread_by_noise = spread_by_noise + pools[-1][..., None]
+            continue
+        j = operator.each()
+        each = state.messages[g][s].on_edges(slot.edges)
+        outside = _outside(problem, state, g, s)
+        found = cavity(slot, outside, state.messages[g][s])
+        lam = jnp.broadcast_to(found.lam, each.lam.shape)
+        full = jnp.broadcast_to(slot.edges.spread(beliefs[slot.variable].lam), lam.shape)
+        # A flat cavity's infinite variance cancels between S_f and the edge: a tiny precision stands in for zero.
+        tiny = 100 * jnp.finfo(lam.dtype).eps
+        if slot.block:
+            floor = tiny * jnp.diagonal(full, axis1=-2, axis2=-1)
+            lam = lam + floor[..., None] * jnp.eye(lam.shape[-1], dtype=lam.dtype)
+            lam = jnp.where(linalg.scaled_cholesky(found.lam)[2][..., None, None], found.lam, lam)
+            cov, jac = linalg.spd_inverse(lam), j
+        else:
+            lam = jnp.where(lam > 0, lam, tiny * full)
+            cov, jac = (1 / lam)[..., None, None], j
+        ratios = _log_det(full, slot.block) - _log_det(lam, slot.block)
+        edges = edges + 0.5 * (ratios.sum(1) if slot.block else slot.edges.rows.total(ratios)[:, 0])
+        if group.scalar:
+            spread_by_noise = spread_by_noise + slot.edges.rows.total(j * j / lam)[..., None]
+            continue
+        jac = jnp.broadcast_to(jac, (group.factors, *jac.shape[1:]))
+        spread_by_noise = spread_by_noise + jnp.einsum("fnad,fnde,fnbe->fab", jac, cov, jac)
+    if scale is not None:
+        root = jnp.sqrt(scale)
+        spread_by_noise = spread_by_noise * root[:, :, None] * root[:, None, :]
+    total = noise + spread_by_noise
+    if pools:  # log |lam_belief| / |lam_cavity| to first order: each message is a small share of the belief
+        k = 1.0 if scale is None else scale
+        edges = edges + 0.5 * (k * add_all(pools) / total[..., 0])[:, 0]
+    noise = jnp.broadcast_to(noise, total.shape)
+    return edges - 0.5 * (_log_det(total, matrix=True) - _log_det(noise, matrix=True))
+
+
+def _outside(problem: Problem, state: State, g: int, s: int) -> Gaussian:
+    name = problem.groups[g].slots[s].variable
+    out = problem.prior[name]
+    for edge_set in problem.touching(name):
+        if edge_set != (g, s):
+            out = out * message_product(problem, state, *edge_set)
+    return out

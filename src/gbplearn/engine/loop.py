@@ -1,0 +1,201 @@
+"""The loop over visits."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..core.compiling import lean_options, release_memory
+from ..graph.problem import Problem
+from ..kernels.registry import kernels
+from .bare import fixed_order, pick, sweep
+from .diagnostics import Diagnostics, Visit, diagnose, priorities
+from .options import Options
+from .state import State
+from .visit import visit
+
+# Large graphs (`Guard.large`) are diagnosed every so many iterations only, and their visits are compiled apart.
+EVERY = 10
+# ... or so many, where the parameters are waited for: they take 10 or 20.
+EVERY_SETTLING = 5
+# How many iterations one compiled call makes at most: the length of its trace.
+CHUNK = 50
+
+
+def iterate(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
+    """One full schedule, and a look at it."""
+    order = fixed_order(problem, options)
+    if order is None:
+        return _pick_and_visit(problem, state, options, latest)
+    for i, g in enumerate(order):
+        # What an earlier visit sees would be overwritten, unless it is the one that linearises.
+        diagnosed = g not in order[i + 1 :] or options.relinearise != 1
+        visited = Visit(state, *visit(problem, state, options, g, diagnosed))
+        if diagnosed:
+            latest = diagnose(problem, options, visited, latest, g)
+        state = visited.after
+    return state, latest
+
+
+def _pick_and_visit(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
+    """As many visits as there are groups, picked one by one by what was seen of the last."""
+    active = problem.active()
+
+    def seen(before: State, latest: Diagnostics, g: int) -> tuple[State, Diagnostics]:
+        visited = Visit(before, *visit(problem, before, options, g, diagnosed=True))
+        latest = diagnose(problem, options, visited, latest, g)
+        return visited.after, latest._replace(priority=priorities(problem, options, visited, latest, g))
+
+    def picked(_, carry: tuple[State, Diagnostics]) -> tuple[State, Diagnostics]:
+        state, latest = carry
+        state, chosen = pick(state, options, latest.priority[jnp.asarray(active)])
+        return lax.switch(chosen, [partial(seen, g=g) for g in active], state, latest)
+
+    state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
+    # A group that was not visited since its variables moved has that much priorities, whatever it said last time.
+    waiting = jnp.where(jnp.asarray([bool(g.slots) for g in problem.groups]), latest.priority, 0)
+    learnt = jnp.asarray([any(n in problem.parameters for n in g.variables) for g in problem.groups])
+    settling = jnp.where(learnt, jnp.maximum(latest.settling, waiting), latest.settling)
+    return state, latest._replace(residual=jnp.maximum(latest.residual, waiting), settling=settling)
+
+
+class Enough(NamedTuple):
+    """When to stop: at rest, or the parameters have settled to `settled` (< 0: never).
+
+    At rest: in `visits` visits of each group in a row no group had a residual above `tolerance`. One is not enough:
+    residuals of an oscillation pass through 0.
+    """
+
+    tolerance: float | Array | np.ndarray
+    settled: float | Array | np.ndarray = -1.0
+    visits: int | Array | np.ndarray = 2
+
+    def counted(self, latest: Diagnostics, visited: Array) -> Diagnostics:
+        """With the quiet visits of this iteration counted, of the groups that were visited."""
+        calm = latest.residual.max() <= self.tolerance
+        return latest._replace(quiet=jnp.where(calm, latest.quiet + visited, 0))
+
+    def at_rest(self, latest: Diagnostics) -> Any:
+        """Whether all groups are."""
+        return latest.quiet.min() >= self.visits
+
+    def reached(self, latest: Diagnostics) -> Any:
+        """Whether that is enough."""
+        return self.at_rest(latest) | (latest.settling.max() <= self.settled)
+
+
+def _run(
+    problem: Problem,
+    state: State,
+    options: Options,
+    latest: Diagnostics,
+    limit: Array,
+    enough: Enough,
+    every: Array | None = None,
+) -> tuple[State, Diagnostics, Diagnostics, Array]:
+    """Up to `limit <= CHUNK` iterations, fewer (but one at least) if that is enough or an energy is not finite.
+
+    **Arguments:** `every`: look after at most so many iterations; None for each, without asking.
+
+    **Returns:** state, what was seen last, the same for each iteration, the number of iterations. Where nobody looked,
+    it is what was seen next.
+    """
+    problem = problem.with_known()
+    # A schedule that draws blindly may leave a group out; one that picks knows what each has missed.
+    picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
+    idle = jnp.asarray([not g.slots for g in problem.groups])
+    trace = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), latest)
+
+    def going(carry) -> Array:
+        _, latest, _, i = carry
+        busy = ~enough.reached(latest) & jnp.isfinite(latest.total())
+        return (i < limit) & ((i == 0) | busy)
+
+    def body(carry):
+        state, latest, trace, i = carry
+        visits = state.visits
+        if every is None:
+            state, latest = iterate(problem, state, options, latest)
+            latest = enough.counted(latest, (idle | (state.visits > visits)) if picks else jnp.ones_like(idle))
+            return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
+        # Nobody knows what happened between two looks: the second quiet one follows the first at once.
+        count = jnp.minimum(jnp.where(latest.quiet.max() > 0, 1, every), limit - i)
+        state, latest = _diagnose_after(problem, state, options, latest, count)
+        latest = enough.counted(latest, jnp.ones_like(idle))
+        there = (i <= jnp.arange(CHUNK)) & (jnp.arange(CHUNK) < i + count)
+        trace = jax.tree.map(lambda t, x: jnp.where(there.reshape(-1, *[1] * x.ndim), x, t), trace, latest)
+        return state, latest, trace, i + count
+
+    return lax.while_loop(going, body, (state, latest, trace, jnp.zeros((), jnp.int32)))
+
+
+def _diagnose_after(
+    problem: Problem, state: State, options: Options, latest: Diagnostics, count: Array
+) -> tuple[State, Diagnostics]:
+    """So many iterations of a large graph, at least one: the last of them freshly linearised, with a look at it."""
+    state = sweep(problem, state, options, count - 1)
+    options = dataclasses.replace(options, relinearise=1)
+    if fixed_order(problem, options) is not None:
+        return iterate(problem, state, options, latest)
+    state = sweep(problem, state, options, jnp.ones((), jnp.int32))
+    # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
+    for g in problem.active():
+        latest = diagnose(problem, options, Visit(state, *visit(problem, state, options, g, diagnosed=True)), latest, g)
+    return state, latest
+
+
+run = jax.jit(_run)
+# The same with the buffers of the state given away: for callers that keep no other reference to it.
+run_in_place = jax.jit(_run, donate_argnums=1)
+
+
+@cache
+def _lean_run_in_place() -> Any:
+    """For problems that are mostly up to kernels."""
+    return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())
+
+
+def _programs(function: Any) -> int:
+    """How many have been compiled of it, if JAX tells."""
+    return getattr(function, "_cache_size", int)()
+
+
+@jax.jit
+def prepared(problem: Problem, options: Options) -> Problem:
+    """`problem.with_known()`, compiled: for a caller that hands a large problem to several programs, or to one often.
+
+    It also knows whether kernels send most of the messages: what XLA has to compile is little then.
+    """
+    known = problem.with_known()
+    sent = {g: known.groups[g].edges for g in known.active()}
+    native = sum(edges for g, edges in sent.items() if kernels().visit_kernel(known, options, g) is not None)
+    return dataclasses.replace(known, native=2 * native > sum(sent.values()))
+
+
+def advance(
+    problem: Problem, state: State, options: Options, latest: Diagnostics, limit: int, enough: Enough, large: bool
+) -> tuple[State, Diagnostics, Diagnostics]:
+    """Up to `limit <= CHUNK` iterations as `run`, in place; large graphs are looked at after at most `EVERY` of them.
+
+    **Returns:** state, what was seen last, and the same for each iteration (NumPy).
+    """
+    seldom = large and (fixed_order(problem, options) is not None or options.schedule.blind)
+    every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None
+    # By NumPy: outside of compiled code JAX would compile every operation for itself.
+    dtype = latest.residual.dtype
+    numbers = Enough(
+        np.asarray(enough.tolerance, dtype), np.asarray(enough.settled, dtype), np.asarray(enough.visits, np.int32)
+    )
+    program = _lean_run_in_place() if problem.native else run_in_place
+    compiled = _programs(program)
+    state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
+    if seldom and _programs(program) > compiled:
+        jax.block_until_ready(state)
+        release_memory()
+    return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)

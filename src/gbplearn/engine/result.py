@@ -1,0 +1,161 @@
+"""What inference returns: beliefs, and how they came about."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..graph.graph import FactorGraph
+from ..graph.problem import Problem
+from . import log_evidence
+from .guard.events import GuardAction, GuardEvent
+from .state import State
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Status(enum.Enum):
+    """How inference ended; the values are the sentences a user reads. The last two are those of a learner's update."""
+
+    CONVERGED = "converged"
+    SETTLED = "the parameters have settled; activations may still move"
+    ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
+    ROUNDING = "float32 is not enough: rounding alone moves beliefs by more than the tolerance; use float64"
+    DIVERGED = "diverged; the beliefs are those of the last good state"
+    STRAINED = "learnt, but layers do not hold: their residuals are far beyond their noise"
+    UNUSUAL = "not learnt: the batch is far outside all that was learnt from"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# Beliefs that would still move by so many standard deviations are lost.
+_LOST = 100.0
+_DIVERGING = (GuardAction.DIVERGING, GuardAction.BEST_MEANS_KEPT, GuardAction.NOTHING_BETTER)
+
+
+class InferenceError(RuntimeError):
+    """Inference diverged and could not be rescued. `.result` holds the last good state."""
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What happened in each iteration. Arrays have one entry an iteration."""
+
+    residual: np.ndarray  # largest undamped change of any belief, in standard deviations or log precision
+    energy: dict[str, np.ndarray]  # of each factor group, at the means it was visited with
+    prior_energy: np.ndarray  # of all priors
+    switched: dict[str, np.ndarray]  # share of robust factors with a scale below 1
+    residuals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # of each group; the largest: `residual`
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trace]) -> Trace:
+        """Traces one after the other, of the same graph."""
+
+        def names(of: str) -> dict[str, np.ndarray]:
+            first = getattr(parts[0], of)
+            return {name: np.concatenate([getattr(p, of)[name] for p in parts]) for name in first}
+
+        return cls(
+            np.concatenate([p.residual for p in parts]),
+            names("energy"),
+            np.concatenate([p.prior_energy for p in parts]),
+            names("switched"),
+            names("residuals"),
+        )
+
+    @property
+    def total_energy(self) -> np.ndarray:
+        """Energy of all groups and priors."""
+        return self.prior_energy + sum(self.energy.values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result(Mapping[str, Gaussian]):
+    """Beliefs, and how they came about: a mapping, `result["x"]` is the belief of a variable."""
+
+    beliefs: dict[str, Gaussian]
+    status: Status
+    message: str  # the status with its circumstances: which group, which iteration
+    iterations: int
+    noise: dict[str, float]  # standard deviation of each factor group whose noise is learnt
+    trace: Trace
+    guard: tuple[GuardEvent, ...]  # what the guard found and did, in order; empty if it was not needed
+    state: State
+    problem: Problem = dataclasses.field(repr=False)  # that the messages are of
+    graph: FactorGraph = dataclasses.field(repr=False)  # that was inferred
+
+    def __getitem__(self, name: str) -> Gaussian:
+        if name not in self.beliefs:
+            raise KeyError(f"there is no variable '{name}' (there are: {', '.join(self.beliefs)})")
+        return self.beliefs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.beliefs)
+
+    def __len__(self) -> int:
+        return len(self.beliefs)
+
+    @property
+    def residual(self) -> float:
+        """Residual of the last iteration."""
+        return float(self.trace.residual[-1]) if len(self.trace.residual) else 0.0
+
+    @property
+    def log_evidence(self) -> float:
+        """Bethe approximation of `log p(observations)`; exact on trees of linear factors."""
+        return float(log_evidence.log_evidence(self.problem, self.graph.priors(), self.state, self._means()))
+
+    @property
+    def log_evidence_by_example(self) -> np.ndarray:
+        """The same for each example, where the batch is the first axis of all but parameters, which are not learnt.
+
+        The density of fixed parameters under their priors, which belongs to no example, is left out.
+        """
+        kinds = self.graph.kinds
+        prior = {name: p for name, p in self.graph.priors().items() if kinds[name] != "parameter"}
+        if any(name not in prior for name in self.problem.prior):
+            raise ValueError("evidence by example: parameters that are learnt join the examples")
+        return np.asarray(log_evidence.log_evidence_by_example(self.problem, prior, self.state, self._means()))
+
+    @property
+    def usable(self) -> bool:
+        """Whether its beliefs may become a prior.
+
+        Not if inference diverged, nor if it ran out of iterations while the guard was still at it, so that precisions
+        are those of messages that are lost. (Units at a kink keep moving by a few standard deviations; that is no
+        divergence.)
+        """
+        if self.status not in (Status.ITERATION_LIMIT, Status.ROUNDING):
+            return self.status is not Status.DIVERGED
+        actions = [event.action for event in self.guard if event.round is None]
+        if GuardAction.NOTHING_BETTER in actions:
+            return False  # precisions would grow, and nothing would have been learnt
+        struggling = any(a in _DIVERGING for a in actions[-2:]) and not self.residual <= _LOST
+        proximal = GuardAction.PROXIMAL_FACTORS in actions
+        return not (struggling or proximal) and bool(np.isfinite(self.trace.total_energy[-1]))
+
+    def plot(self) -> Figure:
+        """A figure of matplotlib: residual and energies over the iterations."""
+        from ..show.plots import plot_result
+
+        return plot_result(self)
+
+    def _repr_html_(self) -> str:
+        from ..show.notebook import result_html
+
+        return result_html(self)
+
+    def _means(self) -> dict[str, jax.Array]:
+        return {name: self.beliefs[name].mean for name in self.problem.prior}

@@ -1,0 +1,132 @@
+"""The state of inference: all messages of a problem, and what follows from them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core import linalg
+from ..core.gaussian import Gaussian
+from ..edges.base import Edges
+from ..graph.group import Slot
+from ..graph.problem import Problem
+
+
+class Messages(eqx.Module):
+    """Messages of one edge set: each on its edge, or multiplied up on the units, or both.
+
+    Where every unit has at most one edge the two hold the same numbers, and one is enough: on the units if most have
+    an edge, since the sums over all edge sets of a variable are taken there, else on the edges. Where units have
+    several edges, `summed` is kept beside `each`, since other groups read it at every visit. Edge sets that are pooled
+    (`Slot.pooled`) have no `each` at all, but one of them the reaction term of each factor.
+    """
+
+    each: Gaussian | None
+    summed: Gaussian | None
+    reaction: Array | None = None  # (F, 1)
+
+    @classmethod
+    def pack(cls, edges: Edges, each: Gaussian) -> Messages:
+        """Keep messages in the form that fits the edge set."""
+        if edges.injective and not edges.dense:
+            return cls(each, None)
+        return cls(None if edges.dense else each, jax.tree.map(edges.pool, each))
+
+    def on_edges(self, edges: Edges) -> Gaussian:
+        """One message an edge."""
+        if self.each is not None:
+            return self.each
+        return jax.tree.map(edges.spread, self.summed)
+
+    def on_units(self, edges: Edges) -> Gaussian:
+        """The product of the messages into each unit."""
+        if self.summed is not None:
+            return self.summed
+        return jax.tree.map(edges.pool, self.each)
+
+
+class State(eqx.Module):
+    """All messages of a problem, and the stored linearisation points of groups that keep them."""
+
+    messages: tuple[tuple[Messages, ...], ...]  # of each group, of each slot
+    points: tuple[dict[str, Array] | None, ...]
+    visits: Array  # (groups,)
+    key: Array
+    noise: tuple[Array | None, ...]  # of each group whose noise is learnt, its variance
+
+
+@partial(jax.jit, static_argnums=2)
+def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
+    """No messages sent yet."""
+    messages, points = [], []
+    for group in problem.groups:
+        row = []
+        for slot in group.slots:
+            prior = problem.prior[slot.variable]
+            if slot.pooled:
+                nothing = Gaussian.flat(prior.shape, dtype=prior.dtype)
+                holds = slot.reaction == len(row)
+                row.append(Messages(None, nothing, jnp.zeros((group.factors, 1), prior.dtype) if holds else None))
+                continue
+            shape = slot.edges.rows.shape(group.factors, slot.units)
+            shape += (prior.shape[-1],) if prior.block else ()
+            row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
+        messages.append(tuple(row))
+        keep = keep_points and not group.linear and group.slots
+        # A copy: the loop gives the buffers of its state away, and the start must stay.
+        points.append({v: jnp.copy(problem.start[v]) for v in group.variables} if keep else None)
+    noise = tuple(None if g.noise_prior is None else jnp.copy(g.noise_prior.variance) for g in problem.groups)
+    return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key, noise)
+
+
+def belief(problem: Problem, state: State, variable: str) -> Gaussian:
+    """Product of the prior and all messages into a variable."""
+    out = problem.prior[variable]
+    for g, s in problem.touching(variable):
+        out = out * message_product(problem, state, g, s)
+    return out
+
+
+def message_product(problem: Problem, state: State, g: int, s: int) -> Gaussian:
+    """Product of the messages of one edge set into each unit of its variable."""
+    return state.messages[g][s].on_units(problem.groups[g].slots[s].edges)
+
+
+def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
+    """What a factor gets of a variable: everything but its own message, multiplied up from the others.
+
+    `outside` is the product of the prior and all other edge sets of the variable.
+    """
+    found = jax.tree.map(slot.edges.spread, outside)
+    if not slot.edges.injective:
+        found = found * jax.tree.map(slot.edges.others, messages.on_edges(slot.edges))
+    present = slot.edges.present()
+    if present is None:
+        return found
+    return Gaussian(jnp.where(present, found.eta, 0), jnp.where(present, found.lam, 1))  # anything proper will do
+
+
+def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
+    """The mean, or the start where nothing (or in a block, not everything) is known.
+
+    `proper`: known to be so; spares scalars the question.
+    """
+    if not gaussian.block:
+        if proper:
+            return gaussian.eta / gaussian.lam
+        known = gaussian.lam > 0
+        return jnp.where(known, gaussian.eta / jnp.where(known, gaussian.lam, 1), start)
+    shift = gaussian.eta - linalg.information(gaussian.lam, start)
+    return start + Gaussian(shift, gaussian.lam).mean
+
+
+def all_means(problem: Problem, state: State) -> dict[str, Array]:
+    """Current mean of every variable that is not fixed."""
+    return {
+        name: belief_mean(belief(problem, state, name), problem.start[name], name in problem.proper)
+        for name in problem.prior
+    }

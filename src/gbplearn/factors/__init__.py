@@ -1,0 +1,1 @@
+"""What factors measure: `h`, and its Jacobian as linear operators."""

@@ -1,0 +1,383 @@
+"""A factor group as the engine sees it: arrays, edge sets, and its linearisation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from ..core import linalg
+from ..core.gaussian import Gaussian
+from ..core.linalg import add_all
+from ..core.noise import NoisePrior
+from ..core.robust import Kernel
+from ..edges.base import Edges
+from ..factors.measurement import Linear, Measurement
+from ..factors.operators import Entries, Operator
+from .factor import Factor
+from .variable import View
+
+
+class Slot(eqx.Module):
+    """One argument of a group that is a variable: the edge set between them."""
+
+    edges: Edges
+    variable: str = eqx.field(static=True)
+    row_shape: tuple[int, ...] = eqx.field(static=True)
+    block: bool = eqx.field(static=True)
+    proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
+    # Only the sum of the messages into each unit is kept, and the reaction term by this slot of the group.
+    reaction: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether only the sum of the messages into each unit is kept."""
+        return self.reaction is not None
+
+    @property
+    def units(self) -> int:
+        """Units a factor."""
+        return self.edges.row
+
+    def rows(self, x: Array) -> Array:
+        """Values of a variable `unit_shape (+ d)` as arguments of h: `(F | 1,) + row_shape`."""
+        return self.edges.spread(x).reshape(-1, *self.row_shape)
+
+
+class Measured(NamedTuple):
+    """A group's residual at a point: energy, robust scale `(F | 1, M)` (None: 1), share of switched factors."""
+
+    energy: Array
+    scale: Array | None
+    switched: Array
+
+
+class Group(eqx.Module):
+    """Many factors of one kind. `F` factors, `M` measurements each."""
+
+    slots: tuple[Slot, ...]
+    held: tuple[Slot, ...]  # arguments held at a belief: it is heard, but nothing is told to it
+    fixed: tuple[Slot, ...]  # arguments that are wholly observed: no messages go there
+    constants: tuple[Array, ...]
+    y: Float[Array, "f m"]
+    noise: Array  # variances (F | 1, M), or covariances (F | 1, M, M)
+    noise_prior: NoisePrior | None  # where the noise is learnt: one variance for all
+    weight: Array | None  # on the precision, (F | 1, 1): 0 for a factor that is not there; None: 1
+    robust: Kernel | None
+    measurement: Measurement
+    name: str = eqx.field(static=True)
+    linear: bool = eqx.field(static=True)
+    arguments: tuple[tuple[str, int], ...] = eqx.field(static=True)  # (which of the above, number)
+    grid: tuple[int, ...] = eqx.field(static=True)  # the factors, as an array
+    h_shape: tuple[int, ...] = eqx.field(static=True)
+    switch_axes: tuple[int, ...] = eqx.field(static=True)
+    weight_repeat: int = eqx.field(static=True, default=1)  # so many factors in a row have the same weight
+
+    @property
+    def factors(self) -> int:
+        """F."""
+        return math.prod(self.grid)
+
+    @property
+    def outputs(self) -> int:
+        """M."""
+        return math.prod(self.h_shape)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the quick update for M = 1 over scalars applies."""
+        return self.outputs == 1 and not any(s.block for s in (*self.slots, *self.held))
+
+    @property
+    def edges(self) -> int:
+        """How many messages it sends."""
+        return self.factors * sum(s.units for s in self.slots)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the variables it sends messages to, each once."""
+        return tuple(dict.fromkeys(s.variable for s in self.slots))
+
+    def slots_of(self, variable: str) -> list[int]:
+        """The slots of a variable."""
+        return [s for s, slot in enumerate(self.slots) if slot.variable == variable]
+
+    def arguments_at(self, values: dict[str, Array]) -> list[Array]:
+        """What `h` takes: whole variables, or one row a factor."""
+
+        def of(slot: Slot) -> Array:
+            x = values[slot.variable]
+            return x if self.measurement.whole else slot.rows(x)
+
+        kinds = {
+            "slots": [of(s) for s in self.slots],
+            "held": [of(s) for s in self.held],
+            "fixed": [of(s) for s in self.fixed],
+            "constants": list(self.constants),
+        }
+        return [kinds[kind][i] for kind, i in self.arguments]
+
+    def with_known(self, fixed: dict[str, Array]) -> Group:
+        """The same group, with what depends on observed values and constants alone computed once for all."""
+        known: list[Array | None] = []
+        for kind, i in self.arguments:
+            known.append(
+                fixed[self.fixed[i].variable] if kind == "fixed" else self.constants[i] if kind == "constants" else None
+            )
+        return dataclasses.replace(self, measurement=self.measurement.with_known(known))
+
+    def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
+        """`h` of every factor at the values of the variables."""
+        return self.measurement.value(*self.arguments_at(values)).reshape(-1, self.outputs)
+
+    def linearise(self, values: dict[str, Array]) -> Linear:
+        """Linearise at the values of the variables: Jacobians of the slots, then of what is held."""
+        places = [self.arguments.index(("slots", i)) for i in range(len(self.slots))]
+        places += [self.arguments.index(("held", i)) for i in range(len(self.held))]
+        value, jacobians = self.measurement.linearise(self.arguments_at(values), places)
+        slots = (*self.slots, *self.held)
+        shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
+        return Linear(value.reshape(-1, self.outputs), tuple(shaped))
+
+    def operators(self, linear: Linear) -> list[Operator]:
+        """The Jacobian of each slot, and of what is held, as an operator."""
+        return [
+            j if isinstance(j, Operator) else Entries(s.edges, j, s.block)
+            for s, j in zip((*self.slots, *self.held), linear.jacobians)
+        ]
+
+    def spread_of(self, beliefs: dict[str, Gaussian], linear: Linear) -> Array | None:
+        """How uncertain `h` is for given beliefs of some variables: `sum J v J'` over these, None if it has none.
+
+        Variances `(F, 1)` if `scalar`, else covariances `(F, M, M)`.
+        """
+        parts = []
+        for slot, operator in zip((*self.slots, *self.held), self.operators(linear)):
+            if slot.variable not in beliefs:
+                continue
+            belief = beliefs[slot.variable]
+            if self.scalar:
+                spread = operator.squared().times(belief.variance)
+                parts.append(jnp.broadcast_to(spread, (self.factors, 1)))
+                continue
+            cov = slot.edges.spread(belief.covariance if slot.block else belief.variance[..., None, None])
+            j = operator.each()
+            j, cov = (jnp.broadcast_to(a, (self.factors, *a.shape[1:])) for a in (j, cov))
+            parts.append(jnp.einsum("fnad,fnde,fnbe->fab", j, cov, j))
+        return add_all(parts) if parts else None
+
+    def with_noise(self, variance: Array) -> Group:
+        """The same group with another noise variance for all."""
+        return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)))
+
+    def _shape(self, slot: Slot, j: Array) -> Array:
+        """From `(F, M) + row_shape` to the layout of the message update."""
+        if self.scalar:
+            return j.reshape(j.shape[0], -1)
+        d = slot.row_shape[-1] if slot.block else 1
+        return jnp.moveaxis(j.reshape(j.shape[0], self.outputs, -1, d), 1, 2)
+
+    def measure(self, residual: Float[Array, "f m"]) -> Measured:
+        """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
+        if self.robust is None:
+            energy = 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)))
+            if self.noise_prior is not None:
+                energy = energy + self.noise_prior.energy(self.noise[0, 0], self.measurements())
+            return Measured(energy, self.weights(), jnp.zeros((), residual.dtype))
+        summed, weight, shape = self._over_switches(residual)
+        scale = self.robust.scale(summed)
+        energy = jnp.sum(weight * self.robust.energy(summed))
+        wide = jnp.broadcast_to(scale, shape).reshape(residual.shape[0], -1)
+        if self.weight is not None:
+            wide = wide * self.weight
+        return Measured(energy, jnp.broadcast_to(wide, residual.shape), jnp.mean((scale < 1).astype(residual.dtype)))
+
+    def energies(self, residual: Float[Array, "f m"]) -> Float[Array, " f"]:
+        """Energy of each factor; those with a common switch have equal shares."""
+        if self.robust is None:
+            return 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)), 1)
+        summed, weight, shape = self._over_switches(residual)
+        shares = weight * self.robust.energy(summed) * (summed.size / math.prod(shape))
+        return jnp.broadcast_to(shares, shape).reshape(residual.shape[0], -1).sum(1)
+
+    def _over_switches(self, residual: Float[Array, "f m"]) -> tuple[Array, Array | float, tuple[int, ...]]:
+        """Squared distances summed over what has one robust switch, weights of the switches, and the shape of all.
+
+        Energies are `w rho(d²)`, as of `w` factors that are equal: what has no weight does not count in `d²`, and a
+        switch has the largest weight of what it sums up.
+        """
+        squares = self._squared_distances(residual)
+        if squares.shape[1] == self.outputs and self.outputs > 1:
+            axes, shape = self.switch_axes, (*self.grid, *self.h_shape)
+        else:
+            axes, shape = tuple(a for a in self.switch_axes if a < len(self.grid)), self.grid
+        if self.weight is None:
+            return jnp.sum(squares.reshape(shape), axes, keepdims=True), 1.0, shape
+        weight = jnp.broadcast_to(self.weight, squares.shape).reshape(shape)
+        there = jnp.where(weight > 0, squares.reshape(shape), 0)
+        return jnp.sum(there, axes, keepdims=True), jnp.max(weight, axes, keepdims=True), shape
+
+    def _weighted(self, squares: Array) -> Array:
+        return squares if self.weight is None else squares * self.weight
+
+    def weights(self) -> Array | None:
+        """The weight of each measurement `(F, M)`; None for 1."""
+        return None if self.weight is None else jnp.broadcast_to(self.weight, (self.factors, self.outputs))
+
+    def measurements(self) -> Array:
+        """How many measurements there are, those of no weight left out."""
+        if self.weight is None:
+            return jnp.asarray(self.factors * self.outputs, self.noise.dtype)
+        return jnp.sum(jnp.broadcast_to(self.weight, (self.factors, 1))) * self.outputs
+
+    def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
+        """Squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""
+        if self.noise.ndim == 2:
+            return residual * residual / self.noise
+        covariance = jnp.broadcast_to(self.noise, (residual.shape[0], *self.noise.shape[1:]))
+        solved = linalg.spd_solve(covariance, residual[..., None])[..., 0]
+        return jnp.sum(residual * solved, 1, keepdims=True)
+
+    def covariance(self) -> Float[Array, "f m m"]:
+        """Noise covariance as matrices."""
+        if self.noise.ndim == 3:
+            return self.noise
+        return self.noise[:, :, None] * jnp.eye(self.outputs, dtype=self.noise.dtype)
+
+
+@jax.jit
+def linearise(group: Group, values: dict[str, Array]) -> Linear:
+    """`group.linearise(values)`, compiled: for callers outside the loop."""
+    return group.linearise(values)
+
+
+# How messages may be kept.
+MODES = ("auto", "per-edge", "pooled")
+
+
+def check_mode(messages: str) -> None:
+    """Raise unless it is one of `MODES`."""
+    if messages not in MODES:
+        raise ValueError(f"messages must be 'auto', 'per-edge' or 'pooled', got {messages!r}")
+
+
+# From here on an edge set is worth pooling: see docs/concepts/messages.md for the measurements behind both numbers.
+POOLED_EDGES = 65_536
+POOLED_MESSAGES = 8
+
+
+def is_pooled(messages: str, factor: Factor, edges: Edges) -> bool:
+    """Whether the messages of an edge set are pooled.
+
+    "auto" pools the large edge sets of layers: at least `POOLED_EDGES` edges in all, and at least `POOLED_MESSAGES`
+    into a unit on average; and with the weights of a layer its bias, however small. Units with one edge never are:
+    their pooled message is the message.
+    """
+    if messages == "per-edge" or edges.injective:
+        return False
+    if messages == "pooled":
+        return True
+    count = factor.factors * edges.row
+    return factor.layout is not None and count >= POOLED_EDGES and count >= POOLED_MESSAGES * edges.units
+
+
+def _each(numbers: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    """Numbers that broadcast to the factors, one for each `(F, 1)`."""
+    return np.ascontiguousarray(np.broadcast_to(numbers, grid)).reshape(-1, 1)
+
+
+def _repeat(numbers: np.ndarray, grid: tuple[int, ...]) -> int:
+    """How many factors in a row have the same, by the shape of the numbers that broadcast to the grid."""
+    padded = (1,) * (len(grid) - numbers.ndim) + numbers.shape
+    last = max((a for a, n in enumerate(padded) if n > 1), default=-1)
+    return math.prod(grid[last + 1 :])
+
+
+def _pooled_kinds(
+    factor: Factor, views: list[View | None], known: frozenset[str], kinds: Mapping[str, str]
+) -> set[str]:
+    """Kinds of variables of which one edge set is pooled: so are the others, which share its reaction term."""
+    if factor.layout is None:
+        return set()
+    pairs = [(v.variable.name, e) for v, e in zip(views, factor.layout.edges) if v is not None]
+    return {kinds.get(name, "") for name, e in pairs if name not in known and is_pooled("auto", factor, e)}
+
+
+def make_group(
+    factor: Factor,
+    views: list[View | None],
+    fixed: frozenset[str],
+    held: frozenset[str],
+    proper: frozenset[str],
+    kinds: Mapping[str, str],
+    messages: str,
+    dtype: jnp.dtype,
+) -> Group:
+    """Lay a factor out as arrays.
+
+    **Arguments:**
+
+    - `views`: for every argument its view with ties resolved, None for constants.
+    - `fixed`: variables that are wholly observed.
+    - `held`: variables that are held at a belief.
+    - `proper`: variables whose prior is proper everywhere.
+    - `kinds`: of the variables. Pooled edge sets of one kind share a reaction term.
+    - `messages`: "per-edge", "pooled" or "auto".
+    """
+    # By NumPy: outside of compiled code JAX would compile every operation for itself.
+    noise = np.asarray(factor.noise, dtype)
+    numbers = noise if noise.ndim == 2 else np.diagonal(noise, axis1=-2, axis2=-1)
+    if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
+        raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
+    scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
+    parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
+    arguments, holders = [], {}
+    together = _pooled_kinds(factor, views, fixed | held, kinds) if messages == "auto" else set()
+    for place, (argument, view) in enumerate(zip(factor.args, views)):
+        if view is None:
+            array = np.asarray(argument)
+            floats = jnp.issubdtype(array.dtype, jnp.floating)
+            kind, item = "constants", jnp.asarray(array.astype(dtype) if floats else array)
+        else:
+            name = view.variable.name
+            kind = "fixed" if name in fixed else "held" if name in held else "slots"
+            edges = view.edges(factor.factors) if factor.layout is None else factor.layout.edges[place]
+            block, known = view.variable.block, name in proper
+            reaction = None
+            mode = "pooled" if kinds.get(name, "") in together else messages
+            if kind == "slots" and scalar and known and is_pooled(mode, factor, edges):
+                reaction = holders.setdefault(kinds.get(name, ""), len(parts[kind]))
+            item = Slot(edges, name, view.row_shape, block, known, reaction)
+        arguments.append((kind, len(parts[kind])))
+        parts[kind].append(item)
+    learnt = None
+    if factor.learn is not None:
+        start = jnp.asarray(factor.learn.start, dtype)
+        learnt = NoisePrior(start * start, jnp.asarray(factor.learn.weight, dtype))
+    return Group(
+        tuple(parts["slots"]),
+        tuple(parts["held"]),
+        tuple(parts["fixed"]),
+        tuple(parts["constants"]),
+        jnp.asarray(np.asarray(factor.y, dtype)),
+        jnp.asarray(noise),
+        learnt,
+        None if factor.weights is None else jnp.asarray(_each(factor.weights.astype(dtype), factor.grid)),
+        factor.robust,
+        factor.measurement,
+        name=factor.name,
+        linear=factor.linear,
+        arguments=tuple(arguments),
+        grid=factor.grid,
+        h_shape=factor.h_shape,
+        switch_axes=factor.switch_axes,
+        weight_repeat=1 if factor.weights is None else _repeat(factor.weights, factor.grid),
+    )

@@ -1,0 +1,82 @@
+"""A factor graph with its evidence as arrays: what inference works on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from ..core.gaussian import POINT, Gaussian
+from ..factors.measurement import Linear
+from .group import Group
+
+
+class Problem(eqx.Module):
+    """A factor graph and its evidence as arrays. Its structure is what is compiled; its values never recompile."""
+
+    groups: tuple[Group, ...]
+    frozen: tuple[Linear | None, ...]  # linear groups, linearised once
+    prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
+    start: dict[str, Array]  # linearisation point where nothing is known yet
+    fixed: dict[str, Array]  # values of wholly observed variables, and means of those held at a belief
+    held: dict[str, Gaussian]  # beliefs that are heard, but told nothing
+    uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
+    proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
+    started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
+    parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
+    native: bool = eqx.field(static=True, default=False)  # known to have most of its messages sent by kernels
+
+    def touching(self, variable: str) -> list[tuple[int, int]]:
+        """The edge sets `(group, slot)` of a variable."""
+        return [
+            (g, s) for g, group in enumerate(self.groups) for s, x in enumerate(group.slots) if x.variable == variable
+        ]
+
+    def active(self) -> tuple[int, ...]:
+        """Groups with anything to infer."""
+        return tuple(g for g, group in enumerate(self.groups) if group.slots)
+
+    @property
+    def edges(self) -> int:
+        """How many messages all groups send."""
+        return sum(g.edges for g in self.groups)
+
+    def with_known(self) -> Problem:
+        """The same, with what depends on observed values alone computed once for all iterations."""
+        return dataclasses.replace(self, groups=tuple(g.with_known(self.fixed) for g in self.groups))
+
+    def with_learnt_noise(self, noise: Sequence[Array | None]) -> Problem:
+        """The same with the noise that has been learnt, which is no longer learnt.
+
+        **Arguments:** `noise`: of each group its variance; None for a group that learns none.
+        """
+        groups = [
+            g if v is None or g.noise_prior is None else dataclasses.replace(g.with_noise(v), noise_prior=None)
+            for g, v in zip(self.groups, noise)
+        ]
+        return dataclasses.replace(self, groups=tuple(groups))
+
+    def energies(self, values: dict[str, Array]) -> tuple[list[Array], dict[str, Array]]:
+        """Energy of each group, and of each prior, at the values of all variables."""
+        full = {**values, **self.fixed}
+        groups = [g.measure(g.y - g.value(full)).energy for g in self.groups]
+        return groups, {name: prior_energy(p, values[name]) for name, p in self.prior.items()}
+
+
+def prior_energy(prior: Gaussian, value: Array) -> Array:
+    """`sum (x - mean)' lam (x - mean) / 2`; observed units and flat priors count nothing."""
+    return 0.5 * jnp.sum(prior_squares(prior, value))
+
+
+def prior_squares(prior: Gaussian, value: Array) -> Array:
+    """`(x - mean)' lam (x - mean)` of each unit; 0 where it is observed."""
+    d = value - prior.mean
+    if prior.block:
+        observed = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1) >= POINT / 2
+        each = jnp.einsum("...i,...ij,...j->...", d, prior.lam, d)
+    else:
+        observed, each = prior.lam >= POINT / 2, prior.lam * d * d
+    return jnp.where(observed, 0, each)

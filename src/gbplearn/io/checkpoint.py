@@ -1,0 +1,343 @@
+"""Checkpoints: a learner as one safetensors file.
+
+Tensors are `eta` and `lam` of every parameter's `posterior/...` and original `prior/...`, and of `input_prior`; the
+facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `sealed_file`; what it
+holds of batches before: `checkpoint_history`.)
+
+Everything is checked before it is used, and shapes against what the network needs before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.files import write_whole
+from ..core.forked import check_not_forked
+from ..core.gaussian import Gaussian
+from ..core.noise import LearnNoise
+from ..engine.guard.guard import Guard
+from ..engine.schedules import Damping, Schedule
+from ..factors.operators import Shape
+from ..graph.graph import FactorGraph
+from ..learner.learner import MOST_CAUTION, Learner, LearnerState
+from ..learner.unusual import CHOICES
+from ..network.memory import available_memory
+from ..network.sequential import Sequential
+from . import checkpoint_history
+from .container import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
+from .limits import Limits, check_whole
+from .values import LAYERS, VALUES, from_plain, is_number, is_whole, to_plain
+
+FORMAT = 3
+_DTYPES = {"float32": "F32", "float64": "F64"}
+_OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
+_FILTERING = ("alpha", "process_noise", "forgetting")
+SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "unusual", "dtype", "seed")
+_LONGEST = 40  # characters of a note that are shown: a learning curve may be in it
+_INPUT_PRIOR = "input_prior"
+_MOST_LAYERS = 1000  # to name them takes time that grows with their square
+_LARGEST_BATCH = 10**8  # examples
+# Of what is counted; a float holds 2^53.
+_MOST = {"batches": 2**53, "examples": 2**53, "failures": 2**53, "caution": MOST_CAUTION}
+_COUNTS = tuple(_MOST)
+
+
+class CheckpointError(ValueError):
+    """A file is no checkpoint, or a damaged one; the text, one line, says which file and what is wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds, checked."""
+
+    version: str  # of gbplearn that wrote it
+    net: Sequential
+    input_shape: Shape
+    settings: dict[str, Any]  # of `Learner`, by name
+    factors: bool  # whether the user gave factors of their own
+    tied: list[list[str]] | None  # parameters that these tie; None: not known yet
+    counts: dict[str, int]  # of _COUNTS
+    sizes: list[int]  # of batches that had been compiled
+    noise: dict[str, LearnNoise]
+    note: dict[str, Any]
+    history: dict[str, Any]  # as `checkpoint_history.checked` has it
+    tensors: dict[str, np.ndarray]
+
+    def belief(self, name: str) -> Gaussian:
+        """A Gaussian by the name of its two tensors, with the same bits."""
+        eta, lam = (self.tensors[f"{name}/{part}"] for part in ("eta", "lam"))
+        out = Gaussian(jnp.array(eta), jnp.array(lam))
+        if out.eta.dtype != eta.dtype:
+            raise ValueError("it holds float64 numbers, which need JAX's 64-bit mode (jax_enable_x64)")
+        return out
+
+    def beliefs(self, which: str) -> dict[str, Gaussian]:
+        """Of all parameters: "posterior" or "prior"."""
+        return {name: self.belief(f"{which}/{name}") for name in self.net.parameters(self.input_shape)}
+
+
+def save(learner: Learner, path: Path, note: Mapping[str, Any] | None = None) -> None:
+    """Write a learner to a file, which appears whole or not at all.
+
+    **Arguments:**
+
+    - `note`: numbers and strings by name that go along; by default `learner.note`.
+    """
+    data = encode(learner, learner.note if note is None else note)
+    with _naming(path):
+        decode(data)  # what is written can be read
+    write_whole(path, lambda file: file.write(data))
+
+
+def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Learner:
+    """The learner that a file holds; a `CheckpointError` if anything is wrong with it."""
+    check_not_forked()
+    with _naming(path):
+        held = decode(_contents(path))
+        if held.factors and factors is None:
+            raise ValueError("it was learnt with factors of your own, which a file cannot hold: give factors=")
+        if factors is not None and not held.factors:
+            raise ValueError("it was learnt without factors of your own: leave factors= away")
+        input_prior = held.belief(_INPUT_PRIOR)
+        record = held.history["record"]
+        learner = Learner(
+            held.net, held.input_shape, **held.settings, input_prior=input_prior, factors=factors, record=record
+        )
+        prior = held.beliefs("prior")
+        history = checkpoint_history.history_of(held.history, prior, held.belief)
+        known = prior, held.beliefs("posterior"), held.noise, history, held.tied, held.sizes
+        learner.restore(LearnerState(*known, note=held.note, **held.counts))
+        return learner
+
+
+def describe(path: Path) -> str:
+    """What a file holds, to be read by a person; a `CheckpointError` if anything is wrong with it."""
+    with _naming(path), np.errstate(all="ignore"):
+        data = _contents(path)
+        held = decode(data)
+        lines = [
+            f"{path}: a learner, written by gbplearn {held.version} ({len(data):,} bytes, format {FORMAT})",
+            f"learnt: {', '.join(f'{n:,} {name}' for name, n in held.counts.items())}",
+            f"settings: {_listed(held.settings)}" + (", factors of the user's own" if held.factors else ""),
+            *([f"note: {_listed(held.note, _LONGEST)}"] if held.note else []),
+            f"input: {'x'.join(map(str, held.input_shape))}",
+        ]
+        lines += [f"layer {place.name}: {place.layer!r}" for place in held.net.places]
+        lines += [f"noise of {name}: {n.start:.4g} ({n.weight:.4g} measurements)" for name, n in held.noise.items()]
+        for name in held.net.parameters(held.input_shape):
+            eta, lam = (held.tensors[f"posterior/{name}/{part}"] for part in ("eta", "lam"))
+            mean, std, before = eta / lam, lam**-0.5, held.tensors[f"prior/{name}/lam"] ** -0.5
+            told = f"means {mean.min():.3g} ... {mean.max():.3g}, std {std.mean():.3g} (prior {before.mean():.3g})"
+            lines.append(f"parameter {name} {'x'.join(map(str, eta.shape))}: {told}")
+        return "\n".join(map(_printable, lines))
+
+
+def _listed(values: Mapping[str, Any], longest: int | None = None) -> str:
+    """Values that are longer than that are cut."""
+    texts = ((name, repr(value)) for name, value in values.items())
+    return ", ".join(f"{n}={t if longest is None or len(t) <= longest else t[: longest - 3] + '...'}" for n, t in texts)
+
+
+def _printable(text: str) -> str:
+    """One line without anything that would steer a terminal: names come from the file."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong into a `CheckpointError` with one line that names the file."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if isinstance(error, OSError):
+            text = error.strerror or text
+        elif isinstance(error, MemoryError):
+            text = "there is not enough memory for it"
+        elif not isinstance(error, ValueError):  # nothing that is known to happen
+            text = f"it is damaged, or no checkpoint ({type(error).__name__}: {text})"
+        raise CheckpointError(_printable(f"{path}: {text[:300]}")) from None
+
+
+def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
+    """A learner as the bytes of a file; a `ValueError` says what cannot be saved."""
+    from .. import __version__
+
+    try:
+        from safetensors.numpy import save as to_bytes
+    except ImportError:
+        raise ImportError('checkpoints need safetensors: pip install "gbplearn[checkpoints]"') from None
+    state = learner.state
+    settings = {
+        **learner.options,
+        **dataclasses.asdict(learner.filtering),
+        "input_sigma": learner.input_sigma,
+        "parameters": learner.parameters,
+        "unusual": learner.unusual,
+        "dtype": learner.dtype.name,
+        "seed": learner.seed,
+    }
+    facts = {
+        "format": FORMAT,
+        "version": __version__,
+        "network": [to_plain(place.layer, f"layer '{place.name}'") for place in learner.net.places],
+        "network_input_shape": to_plain(learner.net.input_shape, "input_shape"),
+        "input_shape": to_plain(learner.input_shape, "input_shape"),
+        "settings": {name: to_plain(value, name) for name, value in settings.items()},
+        "factors": learner.factors is not None,
+        "tied": state.tied,
+        **{name: getattr(state, name) for name in _COUNTS},
+        "sizes": state.sizes,
+        "noise": {name: to_plain(noise, name) for name, noise in state.noise.items()},
+        "note": {name: to_plain(value, f"note: {name}") for name, value in note.items()},
+        "history": checkpoint_history.facts_of(state.history),
+    }
+    beliefs = {f"prior/{name}": g for name, g in state.prior.items()}
+    beliefs |= {f"posterior/{name}": g for name, g in state.posterior.items()}
+    beliefs |= checkpoint_history.tensors_of(state.history)
+    beliefs[_INPUT_PRIOR] = learner.input_prior
+    tensors = {f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in ("eta", "lam")}
+    return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
+
+
+def _contents(path: Path) -> bytes:
+    if not path.exists():
+        raise ValueError("there is no such file")
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError("it is not a file")
+    have = available_memory()
+    if have is not None and path.stat().st_size > have:
+        raise MemoryError
+    return path.read_bytes()
+
+
+def decode(data: bytes) -> Content:
+    """What the bytes of a file hold; a `ValueError` (or whatever) if anything is wrong."""
+    facts, entries, body = unsealed(data)
+    facts = {"tied": None, **facts}  # which older files do not have
+    if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
+        raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
+    known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
+    check_names(facts, (*known, "tied", "sizes", "noise", "note", "history"), "header")
+    if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
+        raise ValueError("version must be a string, and factors true or false")
+
+    settings = _settings(facts["settings"])
+    limits = Limits(settings["dtype"])
+    limits.check(settings, "settings")
+    net, shape = _network(facts, limits)
+    tied = _tied(facts["tied"], net.parameters(shape))
+    counts = {name: facts[name] for name in _COUNTS}
+    for name, n in counts.items():
+        check_whole(n, name, most=_MOST[name])
+    check_whole(settings["seed"] + counts["batches"], "seed")
+    for n in as_list(facts["sizes"], "sizes"):
+        check_whole(n, "sizes", least=1, most=_LARGEST_BATCH)
+    noise = {name: from_plain(v, f"noise of {name}") for name, v in as_dict(facts["noise"], "noise").items()}
+    if noise.keys() != net.start_noise(None).keys() or not all(isinstance(n, LearnNoise) for n in noise.values()):
+        raise ValueError("the noise it holds is not what the network learns")
+    limits.check(noise, "noise")
+    note = {name: from_plain(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
+
+    history = checkpoint_history.checked(facts["history"], noise, limits, _MOST)
+    expected = _expected(net, shape, limits, entries, history)
+    tensors, more = read_tensors(entries, body, expected), (facts["sizes"], noise, note, history)
+    _check_means(tensors, limits)
+    return Content(facts["version"], net, shape, settings, facts["factors"], tied, counts, *more, tensors)
+
+
+def _tied(data: Any, parameters: Collection[str]) -> list[list[str]] | None:
+    if data is None:
+        return None
+    out = [as_list(names, "tied") for names in as_list(data, "tied")]
+    every = [name for names in out for name in names]
+    known = all(isinstance(name, str) and name in parameters for name in every)
+    if not known or len(set(every)) < len(every) or any(len(names) < 2 for names in out):
+        raise ValueError("tied must be lists of parameters, each in one of them")
+    return out
+
+
+def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
+    shape, own = as_shape(facts["input_shape"], "input_shape"), facts["network_input_shape"]
+    if own is not None and as_shape(own, "network_input_shape") != shape:
+        raise ValueError("the network takes other examples than the learner")
+    if len(as_list(facts["network"], "network")) > _MOST_LAYERS:
+        raise ValueError(f"a network of more than {_MOST_LAYERS} layers")
+    layers = [from_plain(v, f"layer {i}", LAYERS) for i, v in enumerate(facts["network"])]
+    if not all(type(layer).__name__ in LAYERS for layer in layers):
+        raise ValueError("network must be a list of layers")
+    for i, layer in enumerate(layers):
+        limits.check(layer, f"layer {i}")
+    net = Sequential(*layers, input_shape=None if own is None else shape)
+    net.shapes(shape)
+    return net, shape
+
+
+def _settings(data: Any) -> dict[str, Any]:
+    """The settings of a learner; what its constructor does not check is checked here."""
+    data = {"unusual": CHOICES[0], **as_dict(data, "settings")}  # which older files do not have
+    check_names(data, SETTINGS, "settings")
+    out = {name: from_plain(value, name, VALUES) for name, value in data.items()}
+    for name in ("damping", "dropout"):
+        d = out[name]
+        shares = [d.parameters, d.activations, *(v for _, v in d.by_name)] if isinstance(d, Damping) else [d]
+        if d is None and name == "damping":
+            continue
+        if not all(is_number(v) and 0 <= v < 1 for v in shares):
+            raise ValueError(f"{name} must lie in [0, 1), got {d!r}")
+    for name, sound in (
+        ("iterations", is_whole(out["iterations"]) and out["iterations"] >= 1),
+        ("seed", is_whole(out["seed"]) and out["seed"] >= 0),
+        ("tolerance", out["tolerance"] is None or (is_number(out["tolerance"]) and out["tolerance"] >= 0)),
+        ("input_sigma", out["input_sigma"] is None or is_number(out["input_sigma"])),
+        ("schedule", out["schedule"] is None or isinstance(out["schedule"], Schedule)),
+        ("guard", isinstance(out["guard"], (bool, Guard))),
+        ("dtype", isinstance(out["dtype"], str) and out["dtype"] in _DTYPES),
+        *((name, is_number(out[name])) for name in _FILTERING),
+    ):
+        if not sound:
+            raise ValueError(f"{name} cannot be {out[name]!r}")
+    return out
+
+
+def _expected(
+    net: Sequential, shape: Shape, limits: Limits, entries: Mapping[str, Any], history: dict[str, Any]
+) -> dict[str, Expected]:
+    """The tensors that belong to a network."""
+    given = as_dict(entries.get(f"{_INPUT_PRIOR}/eta"), _INPUT_PRIOR).get("shape")
+    prior, inputs = as_shape(given, _INPUT_PRIOR), (1, *shape)
+    if len(prior) > len(inputs) or any(n not in (1, m) for n, m in zip(prior[::-1], inputs[::-1])):
+        raise ValueError(f"an input_prior of shape {prior} does not fit examples {shape}")
+    either = tuple(_DTYPES.values())
+    out = {
+        f"{_INPUT_PRIOR}/eta": Expected(either, prior),
+        f"{_INPUT_PRIOR}/lam": Expected(either, prior, 0.0, limits.precisions[1]),  # nothing need be known of an input
+    }
+    parameters, said = net.parameters(shape), "taught/"
+    known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
+    for name in (*known, *checkpoint_history.names_in(history, parameters)):
+        of = parameters[name.split("/", 2)[2] if name.startswith(said) else name.split("/", 1)[1]]
+        out[f"{name}/eta"] = Expected((_DTYPES[limits.dtype],), of.shape)
+        # What a batch has said need not be a density.
+        bounds = () if name.startswith(said) else limits.precisions
+        out[f"{name}/lam"] = Expected((_DTYPES[limits.dtype],), of.shape, *bounds)
+    return out
+
+
+def _check_means(tensors: Mapping[str, np.ndarray], limits: Limits) -> None:
+    """Raise unless every density has a mean that can be squared, or nothing is known: `eta` and `lam` are 0."""
+    for name in (n.removesuffix("/lam") for n in tensors if n.endswith("/lam") and not n.startswith("taught/")):
+        eta, lam = (tensors[f"{name}/{part}"].astype(np.float64) for part in ("eta", "lam"))
+        with np.errstate(over="ignore"):
+            mean = np.divide(eta, lam, out=np.where(eta == 0, 0.0, np.inf), where=lam > 0)
+        sound = (np.abs(mean) <= limits.largest) & ((lam == 0) | (lam >= limits.precisions[0]))
+        if not sound.all():
+            raise ValueError(f"{name} is no proper belief: its mean or its variance is too large")

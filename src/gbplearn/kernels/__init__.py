@@ -1,0 +1,1 @@
+"""Visits in native code, behind one door (`registry`)."""

@@ -1,0 +1,37 @@
+"""What the registry knows of the kernels for CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax import Array
+
+from ...engine.options import Options
+from ...engine.update import Edge
+from ...graph.problem import Problem
+from ..registry import Kernels, VisitKernel
+from .calls import many_outputs
+from .chain import CpuChain, common_pieces
+from .visits import visit_kernel
+
+
+class CpuKernels(Kernels):
+    """One C++ file a kernel, compiled with the package; see `library.py`."""
+
+    def visit_kernel(self, problem: Problem, options: Options, group: int) -> VisitKernel | None:
+        """By the form of the group's factors."""
+        return visit_kernel(problem, options, group)
+
+    def common_pieces(self, problem: Problem, options: Options, visits: tuple[int, ...]) -> int:
+        """The images of a batch."""
+        return common_pieces(problem, options, visits)
+
+    def chain(self, pieces: int) -> CpuChain:
+        """By `chain.cc`."""
+        return CpuChain(pieces)
+
+    def many_outputs(
+        self, edges: Sequence[Edge], residual: Array, covariance: Array, scale: Array | None
+    ) -> list[tuple[Array, Array]] | None:
+        """By `many_outputs.cc`."""
+        return many_outputs(edges, residual, covariance, scale)

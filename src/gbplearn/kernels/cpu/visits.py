@@ -1,0 +1,324 @@
+"""Visits by the kernels: which groups they fit, what goes in, and what comes out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ...core.gaussian import Gaussian
+from ...core.robust import Huber, Tukey
+from ...edges.axes import AxesEdges
+from ...edges.indexed import SliceEdges
+from ...engine.inbox import Inbox, linearisation_points, means_of, outside_parts, product, read_inbox, undamped
+from ...engine.options import Options
+from ...engine.state import Messages, State
+from ...factors.measurement import FactorKind
+from ...graph.group import Group, Slot
+from ...graph.problem import Problem
+from ..forms import Form, MatrixForm, TileMaxForm
+from ..registry import Call, KernelDiagnostics, KernelVisit, VisitKernel
+from .calls import call as call_now
+from .library import available
+
+# Rows, parameters, outputs: all unknown, rows known, parameters known.
+_MATRIX_ARGUMENTS = (["slots"] * 4, ["fixed", *["slots"] * 3], ["slots", "fixed", "fixed", "slots"])
+_ALL_KNOWN = [*["fixed"] * 3, "slots"]  # but for the outputs
+
+
+def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | None:
+    """The kernel for a group, None if there is none for it: then XLA compiles its visit."""
+    group = problem.groups[g]
+    ordinary = (
+        group.slots
+        and group.scalar
+        and group.noise_prior is None
+        and not group.held
+        and options.relinearise == 1
+        and not options.dropping
+        and all(problem.prior[s.variable].dtype == jnp.float32 for s in group.slots)
+    )
+    if not ordinary or not available():
+        return None
+    if problem.frozen[g] is not None:
+        return _slices if _are_slices(group) else None
+    known = group.robust is None and all(s.proper for s in group.slots)
+    if not known or not isinstance(group.measurement, FactorKind):
+        return None
+    kinds = [kind for kind, _ in group.arguments]
+    form = _form(problem, group, problem.start)
+    if isinstance(form, TileMaxForm) and kinds == ["slots", "slots"]:
+        return tile_max if group.slots[0].edges.dense else None
+    if isinstance(form, MatrixForm) and kinds == _ALL_KNOWN:
+        return _slices if _are_slices(group) else None
+    if not isinstance(form, MatrixForm) or kinds not in _MATRIX_ARGUMENTS:
+        return None
+    *many, y = group.slots
+    if y.pooled or any(s.variable in problem.started for s in many[-2:] if len(many) > 1):
+        return None
+    if len(many) > 1 and all(s.pooled for s in many):
+        # One reaction for the parameters, one for the inputs, as layers have them.
+        return matrix_pooled if [s.reaction for s in many] in ([0, 0], [0, 1, 1]) else None
+    each = not any(s.pooled or s.edges.injective for s in many)
+    return _matrix_edges if each else None
+
+
+def _form(problem: Problem, group: Group, points: dict[str, Array]) -> Form | None:
+    assert isinstance(group.measurement, FactorKind)
+    return group.measurement.form(*group.arguments_at({**points, **problem.fixed}))
+
+
+class _Matrix(NamedTuple):
+    """A group of the matrix form at a visit: which slots are what, and where it is linearised."""
+
+    form: MatrixForm
+    inbox: Inbox
+    points: list[Array]  # of rows, weights, biases
+    slots: list[int | None]  # of rows, weights, biases; None where they are known
+    y: int
+
+
+def _matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
+    group, inbox = problem.groups[g], read_inbox(problem, state, g)
+    means = means_of(problem, {s.variable: inbox.belief[s.variable] for s in group.slots[:-1]})
+    points, _ = linearisation_points(problem, options, state, g, means, inbox.belief)
+    last = group.slots[-1].variable  # linear in it: any point will do
+    at = {**points, last: problem.start[last]}
+    form = _form(problem, group, at)
+    assert isinstance(form, MatrixForm)
+    slots = [i if kind == "slots" else None for kind, i in group.arguments[:3]]
+    return _Matrix(form, inbox, group.arguments_at({**at, **problem.fixed})[:3], slots, len(group.slots) - 1)
+
+
+def _numbers(*values: Array | float | int) -> Array:
+    return jnp.stack([jnp.asarray(v, jnp.float32) for v in values])
+
+
+def _pair(gaussian: Gaussian | None) -> list[Array]:
+    assert gaussian is not None
+    return [gaussian.eta, gaussian.lam]
+
+
+def _from_outside(problem: Problem, state: State, g: int, name: str) -> list[Array]:
+    """What comes in for a variable, not yet added up; a prior that is one for all units once."""
+    prior, *others = outside_parts(problem, state, g, name)
+    return [x for part in (problem.uniform.get(name, prior), *others) for x in _pair(part)]
+
+
+def _weight(group: Group) -> Array:
+    """One for all factors, or one for as many in a row as the kernel finds from its size."""
+    return jnp.ones(1, jnp.float32) if group.weight is None else group.weight.reshape(-1)[:: group.weight_repeat]
+
+
+def _damping(state: State, options: Options, g: int, s: int) -> Array:
+    """Of messages on edges: the first is taken whole."""
+    return jnp.where(state.visits[g] == 0, 0, options.damping[g][s])
+
+
+_NONE = (0,)
+_MEASURED = (5,)  # the largest squared move and ratio, poison, energies of the factors and of the prior
+
+
+def _change(measured: Array) -> Array:
+    change = jnp.maximum(jnp.sqrt(measured[0]), jnp.log(measured[1]))
+    return jnp.where(measured[2] == 0, change, jnp.inf)
+
+
+def _diagnostics(names: list[str], measured: list[Array]) -> KernelDiagnostics | None:
+    """From what a matrix kernel says of `y`, and of its rows; nothing if it was not asked."""
+    if not measured:
+        return None
+    pairs = list(zip(names, measured))
+    return KernelDiagnostics({n: _change(x) for n, x in pairs}, {n: x[4] for n, x in pairs}, measured[0][3])
+
+
+def matrix_pooled(
+    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+) -> KernelVisit:
+    """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`, `matrix_pooled_inputs.cc`."""
+    group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
+    names, count = [s.variable for s in slots], len(slots)
+    own_before = [m.on_units(s.edges) for m, s in zip(messages, slots)]
+    outside = [_from_outside(problem, state, g, name) for name in names]
+    keep = [*(options.kept(g, s) for s in range(count - 1)), _damping(state, options, g, count - 1)]
+    args = [group.noise.reshape(-1), group.y.reshape(-1), _weight(group)]
+    form = _form(problem, group, problem.start)
+    assert isinstance(form, MatrixForm)
+    if count == 4:  # the rows are variables
+        name, holders, numbers = "gbplearn_matrix_pooled_inputs", [1, 0], [state.visits[g] == 0]
+        start = problem.start[names[0]] if names[0] in problem.started else jnp.zeros(_NONE, jnp.float32)
+        args.insert(0, start)
+    else:
+        name, holders, numbers = "gbplearn_matrix_pooled", [0], []
+        args.insert(0, form.rows)
+    reactions: list[Array] = [r for s in holders if (r := messages[s].reaction) is not None]
+    own = [x for m in own_before for x in _pair(m)]
+    args += [*reactions, _numbers(*keep, *numbers, *(len(h) for h in outside))]
+    first = len(args)  # own messages begin here; the reactions lie before the numbers
+    aliases = {first + i: i for i in range(len(own))} | {4 + i: len(own) + i for i in range(len(reactions))}
+    shapes = [x.shape for x in (*own, *reactions)] + [_MEASURED] * len(reactions) * diagnose
+    results = (call or call_now)(name, shapes, [*args, *own, *(x for h in outside for x in h)], aliases, form.slope)
+    now = [Gaussian(a, b) for a, b in zip(results[0 : 2 * count : 2], results[1 : 2 * count : 2])]
+    held = dict(zip(holders, results[2 * count :]))
+    proposed = [undamped(old, new, weight) for old, new, weight in zip(own_before, now, keep)]
+    out = [Messages(None, m, held.get(s)) for s, m in enumerate(now)]
+    return KernelVisit(out, proposed, _diagnostics([names[-1], names[0]], results[2 * count + len(reactions) :]))
+
+
+def _matrix_edges(
+    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+) -> KernelVisit:
+    """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
+    group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
+    (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
+    nothing = [jnp.zeros(_NONE, jnp.float32)] * 2
+    rows, weights, outputs = (n, p), (p, bias.shape[0]), n * bias.shape[0]
+    outside, own_before, shapes, aliases, damp = [], [], [], {}, []
+    for place, (s, shape, row) in enumerate(zip(m.slots, (rows, weights, bias.shape), (p, p, 1))):
+        comes_in = None if s is None else product(outside_parts(problem, state, g, group.slots[s].variable))
+        outside.append(nothing if comes_in is None else [a.reshape(shape) for a in _pair(comes_in)])
+        own_before.append(nothing if s is None else _pair(messages[s].each))
+        shapes.append([_NONE] * 4 if s is None else [(outputs, row)] * 2 + [shape] * 2)
+        damp.append(0.0 if s is None else _damping(state, options, g, s))
+        # Weights, biases, rows: in this order the kernel has them; messages to y come first among the results.
+        argument, result = ((13, 10), (9, 2), (11, 6))[place]
+        aliases |= {} if s is None else {argument: result, argument + 1: result + 1}
+    own, damp_y = m.inbox.own[y], _damping(state, options, g, y)
+    args = [
+        m.form.rows, weight.reshape(weights), bias, *outside[1], *outside[2], *outside[0],
+        *own_before[1], *own_before[2], *own_before[0],
+        *_pair(own), group.noise.reshape(-1), _weight(group), _numbers(damp_y, damp[1], damp[2], damp[0]),
+        group.y.reshape(-1), *_from_outside(problem, state, g, group.slots[y].variable),
+    ]  # fmt: skip
+    results = [own.shape] * 2 + shapes[1] + shapes[2] + shapes[0] + [_MEASURED] * diagnose
+    eta, lam, *rest = (call or call_now)("gbplearn_matrix_edges", results, args, aliases | {15: 0, 16: 1}, m.form.slope)
+    new = Gaussian(eta, lam)
+    out, proposed = {y: Messages(None, new)}, {y: undamped(own, new, damp_y)}
+    for s, first, point, kept in zip(m.slots, (8, 0, 4), m.points, damp):
+        if s is None:
+            continue
+        on_edges, on_units = (Gaussian(*rest[i : i + 2]) for i in (first, first + 2))
+        on_units = Gaussian(*(a.reshape(point.shape) for a in _pair(on_units)))
+        out[s], proposed[s] = Messages(on_edges, on_units), undamped(m.inbox.own[s], on_units, kept)
+    slots = range(y + 1)
+    measured = _diagnostics([group.slots[y].variable], rest[12:])
+    return KernelVisit([out[s] for s in slots], [proposed[s] for s in slots], measured)
+
+
+def tile_max(
+    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+) -> KernelVisit:
+    """See `tile_max.cc`."""
+    group, messages = problem.groups[g], state.messages[g]
+    form = _form(problem, group, problem.start)
+    assert isinstance(form, TileMaxForm)
+    own_before = [messages[s].on_units(group.slots[s].edges) for s in range(2)]
+    x, y = (slot.variable for slot in group.slots)
+    damp = [_damping(state, options, g, s) for s in range(2)]
+    from_x, from_y = (_from_outside(problem, state, g, name) for name in (x, y))
+    start = (state.visits[g] == 0) if x in problem.started else 0.0
+    args = [
+        *_pair(own_before[0]), *_pair(own_before[1]), group.noise.reshape(-1), _weight(group), problem.start[x],
+        _numbers(*damp, start, len(from_x), *form.size), group.y.reshape(-1), *from_x, *from_y,
+    ]  # fmt: skip
+    shapes = [own_before[0].shape] * 2 + [own_before[1].shape] * 2 + [_MEASURED] * 2 * diagnose
+    a, b, c, e, *measured = (call or call_now)("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
+    new = [Gaussian(a, b), Gaussian(c, e)]
+    diagnostics = None
+    if diagnose:
+        of_x, of_y = measured
+        diagnostics = KernelDiagnostics({x: _change(of_x), y: _change(of_y)}, {y: of_y[4]}, of_y[3])
+    proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
+    return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)
+
+
+_MOST_SLICES = 5
+# Units side by side: below, the kernel is no quicker than XLA (measured on pairs in rows of 3 to 65 pixels).
+_SHORTEST_RUN = 8
+_ROBUST = {(Tukey, "value"): 1, (Tukey, "gradient"): 2, (Huber, "value"): 3, (Huber, "gradient"): 4}
+
+
+def _which_robust(group: Group) -> int | None:
+    """By number, 0 for none; None for one that the kernel does not know."""
+    if group.robust is None:
+        return 0
+    return None if group.switch_axes else _ROBUST.get((type(group.robust), group.robust.match))
+
+
+def _slices_of(slot: Slot) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+    """The shape of its variable, and along each axis where its units begin and how many they are; None if they do not.
+
+    One unit a factor, in order, and most of all units.
+    """
+    edges = slot.edges
+    if not edges.dense or edges.row != 1:
+        return None
+    if isinstance(edges, SliceEdges):
+        steps = [step for _, _, step in edges.slices]
+        return (edges.unit_shape, tuple(x[:2] for x in edges.slices)) if set(steps) == {1} else None
+    whole = isinstance(edges, AxesEdges) and list(edges.axes) == sorted(edges.axes)
+    return ((edges.units,), ((0, edges.units),)) if whole else None
+
+
+def _run(shape: tuple[int, ...], slices: tuple[tuple[int, int], ...]) -> int:
+    """How many units of a slice lie side by side."""
+    length = 1
+    for n, (_, size) in zip(reversed(shape), reversed(slices)):
+        length *= size
+        if size != n:
+            break
+    return length
+
+
+def _are_slices(group: Group) -> bool:
+    """Whether its factors are over a few slices of one variable, of the same shape, without gaps; or each over a unit.
+
+    Where units may be unknown, over two at most: that one is, is then a matter of the other alone.
+    """
+    found = [x for s in group.slots if (x := _slices_of(s)) is not None]
+    slices = [x[1] for x in found]
+    most = _MOST_SLICES if all(s.proper for s in group.slots) else 2
+    return (
+        len(slices) == len(group.slots) <= most
+        and len(group.variables) == 1
+        and len({tuple(n for _, n in x) for x in slices}) == 1
+        and _which_robust(group) is not None
+        and _run(*found[0]) >= _SHORTEST_RUN
+    )
+
+
+def _slices(problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None) -> KernelVisit:
+    """See `slices.cc`."""
+    group, messages, linear = problem.groups[g], state.messages[g], problem.frozen[g]
+    found = [x for s in group.slots if (x := _slices_of(s)) is not None]
+    (shape, first), name, known = found[0], group.slots[0].variable, group.slots[0].proper
+    own_before = [m.on_units(s.edges) for m, s in zip(messages, group.slots)]
+    damp = [_damping(state, options, g, s) for s in range(len(own_before))]
+    threshold = 0.0 if group.robust is None else group.robust.threshold
+    at_start = (state.visits[g] == 0) if name in problem.started else False
+    numbers = [len(own_before), not known, at_start, _which_robust(group) or 0, threshold, len(shape)]
+    sizes = [*shape, *(n for _, n in first), *(begin for _, x in found for begin, _ in x)]
+    numbers += [part for n in sizes for part in divmod(n, 65536)]  # a float holds 24 bits
+    if linear is None:  # all that is known, less the unit
+        value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
+    else:
+        value, jacobians = linear.value, [j.each().reshape(-1) for j in group.operators(linear)]
+    # A user's own may be integers.
+    r, *jacobians = (a.astype(jnp.float32) for a in ((group.y - value).reshape(-1), *jacobians))
+    args = [
+        _numbers(*numbers, *damp), group.noise.reshape(-1), r, _weight(group), problem.start[name], *jacobians,
+    ]  # fmt: skip
+    own = [x for m in own_before for x in _pair(m)]
+    aliases = {len(args) + i: i for i in range(len(own))}
+    outside = _from_outside(problem, state, g, name)
+    shapes = [x.shape for x in own] + [_MEASURED, (1,)] * diagnose
+    results = (call or call_now)("gbplearn_slices", shapes, [*args, *own, *outside], aliases)
+    own, measured = results[: len(own)], results[len(own) :]
+    new = [Gaussian(a, b) for a, b in zip(own[0::2], own[1::2])]
+    proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
+    diagnostics = None
+    if diagnose:
+        of, switched = measured
+        diagnostics = KernelDiagnostics({name: _change(of)}, {name: of[4]}, of[3], switched[0])
+    return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)

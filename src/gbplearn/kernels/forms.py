@@ -1,0 +1,28 @@
+"""Forms of factors that there are kernels for: what a `FactorKind` may say that it is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax import Array
+from jaxtyping import Float
+
+
+class MatrixForm(NamedTuple):
+    """Factors `(n, c)` over four arguments: `h = y_nc - g(sum_k rows_nk w_kc + d_c)`.
+
+    `g(a)` is `a`, or if that is negative `slope a`. The first argument, seen through the rows, is known, or it is the
+    rows.
+    """
+
+    rows: Float[Array, "n p"]
+    slope: float
+
+
+class TileMaxForm(NamedTuple):
+    """Factors over images `x` and `y`: `h = y - max(x)` over tiles of this size."""
+
+    size: tuple[int, int]
+
+
+Form = MatrixForm | TileMaxForm

@@ -1,0 +1,105 @@
+"""How likely a batch was, given all batches before it.
+
+With `Z(a)` the integral of all factors with `a` observed, parameters included, which have what was known of them before
+the batch,
+
+    targets that are values                        log p(y | x) = log Z(x, y) - log Z(x)
+    inputs that a generative layer explains, too   log p(x, y) = log Z(x, y) - log Z()
+
+as `Predictor.log_evidence` has it with known parameters: the priors of activations are factors too, so that without
+observations the integral is not 1 for forward layers. All examples of the batch together, in which what one teaches
+helps to predict the next; Bethe's approximation, exact on trees of linear layers.
+
+Of classes it is the probability that was predicted for them, example by example:
+
+    log p(y | x) = sum_n w_n sum_c y_nc log E[softmax_c(f_n)]
+
+(The density of a one-hot vector under the softmax factor's Gaussian is no probability of a class, and neither
+comparable between class noises nor with a log loss.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..engine.infer import infer
+from ..engine.result import Result
+from ..layers.softmax import SoftmaxObservation
+from ..network.batch import Batch
+from ..network.layout import holds_inputs
+from .prediction import Predictor, explains_input, is_normalised, over_hidden
+
+
+def log_evidence_of_batch(
+    predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Gaussian], seed: int
+) -> float:
+    """`log p(batch | batches before)`; noise that is learnt counts as it is after the batch.
+
+    **Arguments:**
+
+    - `result`: of learning from the batch; `batch`: with its padding.
+    - `before`: what was known of the parameters.
+    - `seed`: that the batch was learnt with.
+    """
+    net = predictor.net
+    classes = batch.y is not None and isinstance(net.layers[-1], SoftmaxObservation)
+    out = _of_classes(predictor, batch, before) if classes else 0.0
+    if not explains_input(net):
+        if classes:
+            return out
+        if batch.y is not None:
+            # Examples without a label told a feed-forward network nothing.
+            inputs = dataclasses.replace(batch, y=None, y_observed=None, weight=batch.label_weights)
+            return result.log_evidence - _log_integral(predictor, result, inputs, before, seed)
+    alone = dataclasses.replace(batch, y=None, y_observed=None)
+    out += _log_integral(predictor, result, alone, before, seed) if classes else result.log_evidence
+    out -= _density_of_inputs(predictor, batch)
+    if net.generative and not is_normalised(net):
+        hidden = dataclasses.replace(alone, x=np.zeros_like(batch.x), x_observed=np.zeros(batch.x.shape, bool))
+        nothing = over_hidden(hidden)
+        assert nothing.x_prior is not None
+        # Without the density of that prior, which is to stand for none; padding has nothing but its prior.
+        there = np.ones(batch.size) if batch.weight is None else batch.weight
+        density = np.asarray(nothing.x_prior.log_density(hidden.x))[there > 0].sum()
+        out -= _log_integral(predictor, result, nothing, before, seed) - float(density)
+    return out
+
+
+def _log_integral(
+    predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Gaussian], seed: int
+) -> float:
+    """`log Z` of a batch without targets."""
+    graph = predictor.net.graph(
+        batch,
+        beliefs=before,
+        noise={name: sigma for name, sigma in result.noise.items() if name != predictor.net.head},
+        inputs={**predictor.inputs, "only_evidence": False},
+        seed=seed,
+        dtype=predictor.dtype,
+    )
+    how = {**predictor.options(batch, before), "dropout": 0.0}
+    return infer(graph, throw=False, **how).log_evidence
+
+
+def _of_classes(predictor: Predictor, batch: Batch, before: Mapping[str, Gaussian]) -> float:
+    """Predicted with the uncertainty of the parameters."""
+    assert batch.y is not None
+    inputs = dataclasses.replace(batch, y=None, y_observed=None, weight=None)
+    logits = predictor.belief(inputs, "random", beliefs=before)
+    p = np.asarray(predictor.net.probabilities(logits), float)
+    p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+    return float(np.sum(batch.label_weights[:, None] * np.asarray(batch.y, float) * np.log(p)))
+
+
+def _density_of_inputs(predictor: Predictor, batch: Batch) -> float:
+    """The graph counts observed inputs, and padding, with their density under the prior of missing ones."""
+    noisy = predictor.net.observes_input or predictor.inputs["input_sigma"] is not None
+    if batch.x_observed is None or noisy or holds_inputs(predictor.net.places, batch):
+        return 0.0
+    prior = predictor.inputs["input_prior"] if batch.x_prior is None else batch.x_prior
+    density = np.asarray(prior.broadcast_to(batch.x.shape).log_density(batch.x))
+    return float(density[batch.x_observed].sum())

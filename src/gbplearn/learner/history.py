@@ -1,0 +1,231 @@
+"""Which batches a learner has learnt from, and what each of them said."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..core.noise import LearnNoise
+from .filtering import Beliefs, Filtering
+from .posterior import Posterior
+from .report import Report
+from .unusual import BatchStatistics, joined
+
+# So many batches are remembered, and what so many of them have said: the last ones.
+MOST, MOST_TAUGHT = 10_000, 1_000
+# Of the precision before, in units of the last place: by so much it may seem to fall below the prior's.
+_ROUNDING = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchRecord:
+    """A batch that was learnt from."""
+
+    batch: int  # its number, from 0
+    examples: int
+    status: str  # how inference ended
+    iterations: int
+    energy: float
+    gained: float  # nats: KL of the posterior from the prior of this batch
+    recorded: bool  # whether it can be forgotten
+    forgotten: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Taught:
+    """What a batch has said: its posterior divided by its prior; and of noise how many measurements, and squares.
+
+    Also what its examples were like.
+    """
+
+    beliefs: Beliefs
+    noise: dict[str, tuple[float, float]]
+    statistics: BatchStatistics
+
+
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """What was known before the last batch, bit for bit."""
+
+    beliefs: Beliefs
+    noise: dict[str, LearnNoise]
+    caution: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What there is to remember of a batch."""
+
+    record: BatchRecord
+    taught: Taught | None
+    before: Before | None
+    statistics: BatchStatistics
+
+
+class History:
+    """Records of all batches; with `record`, also what each of them said, and what was known before the last."""
+
+    def __init__(self, record: bool, most: int = MOST, most_taught: int = MOST_TAUGHT):
+        self.record, self.most, self.most_taught = record, most, most_taught
+        self.count = 0  # the number of the next batch
+        self.entries: deque[BatchRecord] = deque(maxlen=most)
+        self.taught: dict[int, Taught] = {}
+        self.before: Before | None = None
+        self.earlier = BatchStatistics()  # of the batches that are not in `taught`
+        self.statistics = BatchStatistics()  # of all batches that were learnt from
+        self._aside: dict[int, BatchRecord] = {}
+
+    @classmethod
+    def keeping(cls, record: bool | int) -> History:
+        """As `Learner(record=)` asks for: the contributions of no batches, of the last 1,000, or of so many."""
+        if isinstance(record, bool) or not record:
+            return cls(bool(record))
+        return cls(True, most_taught=int(record))
+
+    @property
+    def keeps(self) -> bool | int:
+        """What `keeping` was asked for."""
+        return self.record if self.most_taught == MOST_TAUGHT else self.record and self.most_taught
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a pickle; older ones have fewer fields."""
+        new = {"earlier": BatchStatistics(), "statistics": BatchStatistics(), "most": MOST, "most_taught": MOST_TAUGHT}
+        self.__dict__.update(new | state)
+
+    def copy(self) -> History:
+        """The same records, which then go different ways."""
+        out = copy.copy(self)
+        out.entries, out.taught, out._aside = self.entries.copy(), dict(self.taught), dict(self._aside)
+        return out
+
+    def entry(
+        self,
+        report: Report,
+        before: Before,
+        given: Beliefs,
+        after: Beliefs,
+        noise: Mapping[str, LearnNoise],
+        learnt: Mapping[str, LearnNoise],
+        statistics: BatchStatistics,
+        repeated: Collection[str] = (),
+    ) -> Entry:
+        """What there is to remember of a batch, for `put`.
+
+        **Arguments:**
+
+        - `report`: of the batch, which was accepted.
+        - `before`: what was known when it came; `given`: the prior that it was given; `after`: its posterior.
+        - `noise`, `learnt`: before and after it.
+        - `statistics`: what its examples were like.
+        - `repeated`: parameters that are the same as another one.
+        """
+        of = report.examples, report.status.name, report.iterations, report.energy
+        end, start = ({n: g for n, g in beliefs.items() if n not in repeated} for beliefs in (after, given))
+        told = BatchRecord(self.count, *of, sum(Posterior(end).diff(start).values(), 0.0), self.record)
+        if not self.record:
+            return Entry(told, None, None, statistics)
+        said = {name: after[name] / given[name] for name in after}
+        more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
+        return Entry(told, Taught(said, more, statistics), before, statistics)
+
+    def begin_with(self, statistics: BatchStatistics) -> None:
+        """What the examples of batches were like of which no records are."""
+        self.earlier = self.statistics = statistics
+
+    def put(self, entry: Entry) -> None:
+        """The batch has been learnt from."""
+        told, said, self.before = entry.record, entry.taught, entry.before
+        self.entries.append(told)
+        self.count += 1
+        self.statistics = self.statistics.joined(entry.statistics)
+        if said is None:
+            self.earlier = self.earlier.joined(entry.statistics)
+            return
+        self.taught[told.batch] = said
+        for old in [n for n in self.taught if n <= told.batch - self.most_taught]:
+            self.earlier = self.earlier.joined(self.taught.pop(old).statistics)
+            self._replace(old, recorded=False)
+
+    def _replace(self, batch: int, **changes: bool) -> None:
+        place = batch - self.count + len(self.entries)
+        self.entries[place] = dataclasses.replace(self.entries[place], **changes)
+
+    def check_recorded(self, batch: int) -> BatchRecord:
+        """A batch by its number; a `ValueError` says why it cannot be forgotten."""
+        first = self.count - len(self.entries)
+        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not first <= batch < self.count:
+            raise ValueError(f"there is no batch {batch!r}: those from {first} to {self.count - 1} are remembered")
+        told = self.entries[batch - first]
+        if told.forgotten:
+            raise ValueError(f"batch {batch} has been forgotten already")
+        if not told.recorded:
+            raise ValueError(f"batch {batch} was not recorded: Learner(..., record=True)")
+        return told
+
+    def without(
+        self, batch: int, now: Before, prior: Mapping[str, Gaussian], filtering: Filtering
+    ) -> tuple[Before, BatchRecord]:
+        """What would be known without a batch; a `ValueError` says why that cannot be told.
+
+        **Arguments:**
+
+        - `now`: what is known; `prior`: what was known before all batches.
+        """
+        told = self.check_recorded(batch)
+        if self.before is not None and batch == self.count - 1:
+            return self.before, told
+        if not filtering.trivial:
+            raise ValueError(
+                f"batch {batch} cannot be forgotten: with alpha, process_noise or forgetting, what it said has changed "
+                "since; only the batch learnt last can, once"
+            )
+        said, out = self.taught[batch], {}
+        for name, belief in now.beliefs.items():
+            left = belief / said.beliefs[name]
+            least, lam = prior[name].lam, np.asarray(left.lam)
+            if not (lam >= least - _ROUNDING * np.finfo(lam.dtype).eps * np.asarray(belief.lam)).all():
+                raise ValueError(f"batch {batch} cannot be forgotten: '{name}' would be vaguer than its prior")
+            out[name] = Gaussian(left.eta, jnp.maximum(left.lam, least))
+        noise = {}
+        for name, (weight, squares) in said.noise.items():
+            rest = now.noise[name].weight - weight, now.noise[name].squares - squares
+            if not min(rest) > 0:
+                raise ValueError(f"batch {batch} cannot be forgotten: the noise of '{name}' would be unknown")
+            noise[name] = LearnNoise((rest[1] / rest[0]) ** 0.5, rest[0])
+        return Before(out, noise, now.caution), told
+
+    def forget(self, batch: int) -> None:
+        """Note that a batch is forgotten, and drop what it said."""
+        self._replace(batch, forgotten=True)
+        self.taught.pop(batch, None)
+        self.statistics = joined([self.earlier, *(said.statistics for said in self.taught.values())])
+        self.before = None
+
+    def drop_records(self) -> None:
+        """Of all batches keep only that they were; none can be forgotten any more."""
+        self.taught, self.before, self.earlier = {}, None, self.statistics
+        kept = (dataclasses.replace(e, recorded=False) if e.recorded else e for e in self.entries)
+        self.entries = deque(kept, maxlen=self.most)
+
+    def go_back(self, batch: int) -> None:
+        """As if this batch, which is forgotten, were the last one; those after it are kept aside, for `skip_to`."""
+        self._aside = {e.batch: e for e in self.entries if e.batch > batch}
+        while self.entries and self.entries[-1].batch > batch:
+            self.entries.pop()
+        self.count, self.before = batch + 1, None
+
+    def skip_to(self, batch: int) -> None:
+        """Give the next batch this number; those between are forgotten ones."""
+        while self.count < batch:
+            self.entries.append(self._aside[self.count])
+            self.count += 1
+            self.before = None  # what was known before the last batch: that is a forgotten one now
+        if batch > max(self._aside, default=0):
+            self._aside = {}

@@ -1,0 +1,692 @@
+"""Learner: a network that learns from a stream, batch after batch."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import operator
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from ..core.compiling import release_memory
+from ..core.forked import check_not_forked
+from ..core.gaussian import Gaussian, Numbers
+from ..core.noise import LearnNoise
+from ..core.progress import progress
+from ..engine.guard.events import GuardAction
+from ..engine.guard.guard import Guard
+from ..engine.result import InferenceError, Result, Status
+from ..engine.schedules import Damping, Schedule, damping_for
+from ..graph.graph import FactorGraph, all_proper
+from ..graph.group import check_mode
+from ..layers.layer import Transform
+from ..layers.softmax import SoftmaxObservation
+from ..network.batch import PREDICT_SIZES, Batch, padded_size
+from ..network.layout import default_input_prior, tied_parameters
+from ..network.memory import check_memory
+from ..network.sequential import Sequential
+from ..network.warm_start import check_carried
+from .batch_evidence import log_evidence_of_batch
+from .filtering import Beliefs, Filtering
+from .history import BatchRecord, Before, History
+from .locks import locked
+from .posterior import Posterior
+from .prediction import Predictor, explains_input, variable_name
+from .report import Report, refused_report, report_of
+from .stream import batch_arguments
+from .uncertainty import Uncertainty
+from .unusual import CHOICES, statistics_of
+
+# Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
+SETTLED = 0.03
+# After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
+_MORE_CAUTION, MOST_CAUTION = 8, 24
+# If noise is learnt: between these, messages with the noise held.
+_NOISE_ROUNDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerState:
+    """All that changes when a learner learns: what a checkpoint holds beside the settings.
+
+    - `prior`: what was known before all batches; `posterior`: what is known now.
+    - `noise`: of observations that learn theirs.
+    - `history`: of the batches.
+    - `tied`: names of parameters that the user's factors tie; None: not known yet.
+    - `sizes`: of batches that have been compiled.
+    - `batches`, `examples`: that were learnt from; `failures`: batches that were not.
+    - `caution`: how much more messages to parameters are damped, see `gbp.damping_for`.
+    - `note`: the user's own numbers and strings.
+    """
+
+    prior: Beliefs
+    posterior: Beliefs
+    noise: dict[str, LearnNoise]
+    history: History
+    tied: list[list[str]] | None = None
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    batches: int = 0
+    examples: int = 0
+    failures: int = 0
+    caution: int = 0
+    note: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Learner:
+    """Learns a network from a stream of batches, each seen once: the posterior of one is the prior of the next.
+
+    ```python
+    learner = gbp.Learner(net, input_shape=(28, 28, 1))
+    for images, labels in batches:
+        report = learner.update(images, labels)
+    logits = learner.predict(images)
+    ```
+
+    Threads may share a learner: changes (`update`, `forget`) and `save` wait for each other; predictions do not wait,
+    and know what was known when they began.
+
+    **Arguments:**
+
+    - `net`: `gbp.Sequential(...)`.
+    - `input_shape`: of one example; not needed if the network knows.
+    - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
+    - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
+        deviations.
+    - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
+        follows from the size of the batch and from how much is known already (`gbp.damping_for`).
+    - `input_sigma`: standard deviation of noise on the inputs; None if they are what they are.
+    - `input_prior`: a Gaussian, what is known of an input that is not observed; by default `N(0, 1)`.
+    - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
+    - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
+    - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
+        are named after the layers; the batch is the first axis of activations. Parameters that it ties, the same in
+        every graph, are one: their priors multiply, and `posterior` has what is known of it under each of its names.
+    - `unusual`: what to do with a batch that is far outside all that was learnt from (inputs over ten times larger,
+        images without contrast, all of them equal, one number a hundred times larger than any before): "refuse" it, or
+        learn from it, with a warning ("warn") or without ("learn"). `report.unusual` says why. `learner.unusual =
+        "learn"` takes up a stream that has changed so much; what was learnt from is usual from then on.
+    - `record`: keep the contributions of the last 1,000 batches (or of as many as given), two numbers a parameter
+        each, so that `forget` can divide by them.
+    - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
+    - `seed`: of the random prior means, and of dropout and random schedules.
+    """
+
+    def __init__(
+        self,
+        net: Sequential,
+        input_shape: tuple[int, ...] | None = None,
+        *,
+        iterations: int = 200,
+        tolerance: float | None = None,
+        damping: float | Damping | None = None,
+        dropout: float | Damping = 0.0,
+        schedule: Schedule | None = None,
+        messages: str = "auto",
+        guard: bool | Guard = True,
+        input_sigma: float | None = None,
+        input_prior: Gaussian | None = None,
+        alpha: float = 0.0,
+        process_noise: float = 0.0,
+        forgetting: float = 1.0,
+        parameters: str = "fixed",
+        factors: Callable[[FactorGraph], Any] | None = None,
+        unusual: str = "refuse",
+        record: bool | int = False,
+        dtype: Any = None,
+        seed: int = 0,
+    ):
+        if not isinstance(net, Sequential):
+            raise TypeError(f"Learner takes a gbp.Sequential, got {type(net).__name__}")
+        if parameters not in ("fixed", "random"):
+            raise ValueError(f"parameters must be 'fixed' or 'random' (at prediction), got {parameters!r}")
+        check_mode(messages)
+        if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
+            twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
+            raise ValueError(f"input_sigma must be a number > 0: {twice}")
+        check_not_forked()
+        self._make_locks()
+        self.net, self.input_shape = net, net.checked_input_shape(input_shape)
+        self.filtering = Filtering(alpha, process_noise, forgetting)
+        self.options: dict[str, Any] = {
+            "iterations": iterations,
+            "tolerance": tolerance,
+            "damping": damping,
+            "dropout": dropout,
+            "schedule": schedule,
+            "messages": messages,
+            "guard": guard,
+        }
+        self.parameters, self.factors, self.seed, self.unusual = parameters, factors, seed, unusual
+        self.dtype = FactorGraph(dtype=dtype).dtype
+        self.input_sigma = input_sigma
+        self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
+        if not isinstance(record, (bool, int, np.integer)) or record < 0:
+            raise ValueError(f"record must be True, False or a number of batches, got {record!r}")
+        self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
+        prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
+        self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record)))
+        if self.noise and isinstance(iterations, int) and iterations < 2:
+            raise ValueError("a network that learns its noise needs at least 2 iterations")
+
+    @property
+    def state(self) -> LearnerState:
+        """All that it has learnt, as it is now: to go back there with `restore`."""
+        with self._swap:
+            return LearnerState(
+                self.prior,
+                self._posterior,
+                self.noise,
+                self._history.copy(),
+                self._tied,
+                list(self._sizes),
+                self.batches,
+                self.examples,
+                self.failures,
+                self.caution,
+                self.note,
+            )
+
+    def restore(self, state: LearnerState) -> None:
+        """Know what a state holds, and nothing else."""
+        with self._swap:
+            self.prior, self._posterior, self.noise = state.prior, state.posterior, state.noise
+            self._history, self._tied, self._sizes = state.history.copy(), state.tied, list(state.sizes)
+            self.batches, self.examples = state.batches, state.examples
+            self.failures, self.caution, self.note = state.failures, state.caution, state.note
+
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # held by whoever changes the learner
+        self._swap = threading.Lock()  # held while what is known is read or replaced as a whole
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy or a pickle, which has locks, and records, of its own."""
+        with self._swap:
+            held = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_swap")}
+            return {**held, "_sizes": list(self._sizes), "_history": self._history.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._make_locks()
+        # Older pickles have none of these.
+        self.__dict__.update({"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES} | state)
+
+    @property
+    def posterior(self) -> Posterior:
+        """What is known of each parameter, by name."""
+        return Posterior(self._posterior)
+
+    @property
+    def unusual(self) -> str:
+        """What is done with a batch that is far outside all that was learnt from: "refuse", "warn" or "learn"."""
+        return self._unusual
+
+    @unusual.setter
+    def unusual(self, choice: str) -> None:
+        if choice not in CHOICES:
+            raise ValueError(f"unusual must be one of {', '.join(map(repr, CHOICES))}, got {choice!r}")
+        self._unusual = choice
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What every graph is told about the inputs, see `Sequential.graph`."""
+        return {
+            "input_sigma": self.input_sigma,
+            "input_prior": self.input_prior,
+            "factors": self.factors,
+            "only_evidence": True,
+        }
+
+    def _repr_html_(self) -> str:
+        from ..show.notebook import learner_html
+
+        return learner_html(self)
+
+    def __repr__(self) -> str:
+        return f"Learner({self.net!r}, batches={self.batches}, examples={self.examples})"
+
+    @locked
+    def update(
+        self,
+        x: Numbers,
+        y: Numbers | None = None,
+        *,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        sample_weight: Numbers | None = None,
+        want: str | None = None,
+        evidence: bool = False,
+        carry: Sequence[str] = (),
+        carried: Mapping[str, Any] | None = None,
+    ) -> Report:
+        """Learn from a batch, after which it may be thrown away.
+
+        An example without a label teaches a feed-forward layer nothing: only generative layers learn from inputs alone.
+
+        **Arguments:**
+
+        - `x`: inputs `(batch,) + input_shape`, any number of them.
+        - `y`: what the head observes: classes, or values.
+        - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
+            may be anything, NaN included.
+        - `x_prior`: what is known of each input that is not observed, where a feed-forward network holds it while it
+            learns; by default the learner's `input_prior`, which the labels may change.
+        - `sample_weight`: of each example; 2 counts like two of it.
+        - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
+            the clean one), its "output", or the outputs of a layer by its name.
+        - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`: of classes,
+            the logarithm of the probabilities that were predicted for them; of values, and of inputs that a generative
+            layer explains, a log density (with `sample_weight` of 0 and 1 only: an example of weight 2 is learnt from
+            like two, but its density is not that of two). It takes another inference, or a prediction.
+        - `carry`: layers without parameters, such as `Upsample2D`, by name, whose messages the report is to hold
+            (`report.carried`), for the next batch to begin with if it resembles this one, as frames of a video do.
+        - `carried`: such messages of the batch before, which had the same size.
+
+        **Returns:** a report. If inference ended badly, or if the batch is unusual and such are refused,
+        `report.accepted` is False and the posterior as it was before.
+        """
+        wanted = None if want is None else variable_name(self.net, want)
+        check_carried(self.net, self.prior, (*carry, *(carried or {})))
+        batch = self.checked(
+            x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior, sample_weight=sample_weight
+        )
+        if batch.y is None and self.net.head is not None:
+            raise ValueError("update needs y, with y_observed=False for examples without a label")
+        statistics = statistics_of(self.net, batch, self._history.statistics, self.factors is not None)
+        unusual = self._history.statistics.unusual(statistics)
+        if unusual and self.unusual == "refuse":
+            self.failures += 1
+            return refused_report(batch.size, unusual)
+        if unusual and self.unusual == "warn":
+            warnings.warn(f"this batch is unusual: {'; '.join(map(str, unusual))}", stacklevel=3)
+        before = self.filtering.next_prior(self._posterior, self.prior) if self.batches else self._posterior
+        kept = self.filtering.forgetting if self.batches else 1.0
+        noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
+        result, padded = self.infer_batch(batch, before, noise, carried)
+        found = {name: result[name] for name in before if name in result}
+        accepted = result.usable and len(found) == len(before) and _all_sound(found)
+        raised = any(event.action is GuardAction.DAMPING_RAISED for event in result.guard)
+        caution = min(MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
+        belief = result[wanted][: batch.size] if wanted is not None and accepted else None
+        number = self._history.count if accepted else None
+        likely = self._log_evidence(result, padded, before) if evidence else None
+        layers = [place.name for place in self.net.places if isinstance(place.layer, Transform)]
+        report = report_of(result, batch.size, accepted, belief, number, likely, carry, layers, unusual)
+        if not accepted:
+            self.failures, self.caution = self.failures + 1, caution
+            return report
+        more = {n: batch.measured(head=n == self.net.head) for n in noise}
+        learnt = {n: LearnNoise(result.noise[n], noise[n].weight + more[n]) for n in noise}
+        known = Before(self._posterior, self.noise, self.caution)
+        repeated = [name for names in self._tied or () for name in names[1:]]
+        entry = self._history.entry(report, known, before, found, noise, learnt, statistics, repeated)
+        # All at once: an interruption leaves the old state, or the new.
+        counts = self.batches + 1, self.examples + batch.size
+        with self._swap:
+            self._posterior, self.noise, self.batches, self.examples, self.caution = found, learnt, *counts, caution
+            self._history.put(entry)
+        return report
+
+    def _log_evidence(self, result: Result, batch: Batch, before: Mapping[str, Gaussian]) -> float:
+        return log_evidence_of_batch(self.predictor(), result, batch, before, self.seed + self.batches)
+
+    def infer_batch(
+        self,
+        batch: Batch,
+        before: Beliefs,
+        noise: Mapping[str, LearnNoise],
+        carried: Mapping[str, Any] | None = None,
+    ) -> tuple[Result, Batch]:
+        """Infer the parameters from a batch, with what was known of them before; the posterior does not change.
+
+        The batch is padded to a size that has been compiled, and refused (`MemoryError`) if it needs more memory than
+        there is.
+
+        **Returns:** the result, and the batch with its padding.
+        """
+        net = self.net
+        # The user's factors know the batch by its size, so that it cannot be padded.
+        size = batch.size if self.factors is not None else padded_size(batch.size, self._sizes)
+        inputs_fixed = batch.x_observed is None and self.input_sigma is None and not net.observes_input
+        needed = net.memory_of(self.input_shape, size, inputs_fixed)
+        check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
+        new = self.expect_size(size)
+        padded = batch.padded(size)
+        # One round is enough where more measurements than those of the batch have taught the noise already.
+        rounds = 1 if all(n.weight > batch.size for n in noise.values()) else _NOISE_ROUNDS
+        try:
+            result = net.learn(
+                padded,
+                beliefs=before,
+                noise=noise,
+                inputs=self.inputs,
+                seed=self.seed + self.batches,
+                dtype=self.dtype,
+                throw=False,
+                carried=carried,
+                **({"rounds": min(rounds, self.options["iterations"])} if noise else {}),
+                **self.infer_options(batch, before),
+            )
+        except InferenceError as error:  # of the noise
+            result = error.result
+        if new:
+            release_memory()
+        if self._tied is not None and tied_parameters(result.graph, self.prior) != self._tied:
+            raise ValueError("factors must tie the same parameters in every graph")
+        return result, padded
+
+    def expect_size(self, size: int) -> bool:
+        """Compile for batches of so many examples: smaller ones are padded to it. Whether that is new."""
+        new = size not in self._sizes
+        if new:
+            self._sizes.append(size)
+        return new
+
+    def infer_options(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
+        """Options of `gbp.infer` for a batch, whose prior this is."""
+        out = dict(self.options)
+        if out["tolerance"] is None:
+            out |= {"tolerance": 1e-3, "settled": SETTLED}
+        if out["damping"] is None:
+            # Without a label an example has nothing to teach a feed-forward network.
+            all_teach = self.net.head is None or self.net.generative or self.factors is not None
+            teaching = max(1, batch.size if all_teach else round(batch.teaching))
+            known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
+            out["damping"] = damping_for(teaching, known, self.caution)
+        return out
+
+    def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
+        """Learn from a stream: any iterable of batches, a data loader of PyTorch included.
+
+        **Arguments:**
+
+        - `batches`: each `x`, a pair `(x, y)`, or a mapping of arguments of `update` by name.
+        - `callbacks`: after every batch each is called with its report, or its `on_batch(report)` if it has one, such
+            as `gbp.DriftAlarm()`.
+        """
+        calls = [getattr(c, "on_batch", c) for c in callbacks]
+        for call, given in zip(calls, callbacks):
+            if not callable(call):
+                raise TypeError(f"a callback must be callable or have on_batch(report), got {type(given).__name__}")
+        evidence = any(getattr(getattr(c, "__self__", c), "needs_evidence", False) for c in callbacks)
+        silent = not calls
+        for batch in progress(batches, "learn", status=lambda: f"{self.examples} examples"):
+            report = self.update(**batch_arguments(batch), evidence=evidence)
+            for call in calls:
+                call(report)
+            if silent and report.status is Status.UNUSUAL:  # nobody else would find out
+                silent = False
+                warnings.warn(f"a batch was {report.message}; more may follow: see Learner(unusual=)", stacklevel=2)
+        return self
+
+    def history(self) -> list[BatchRecord]:
+        """The batches that were learnt from, in their order: the last 10,000."""
+        return list(self._history.entries)
+
+    @locked
+    def forget(self, batch: int, again: Iterable[Any] | None = None) -> None:
+        """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
+
+        The last batch is taken back bit for bit. What batches after it have said was said with it known: of others the
+        result is not that of a learner that never saw the batch, unless the posterior factorises, or unless the batches
+        after it are given `again`: then all of them are divided away, and these learnt anew. If a parameter would be
+        vaguer than its prior, a `ValueError` says so, and nothing changes.
+
+        **Arguments:**
+
+        - `batch`: its number, `report.batch` or as in `history()`.
+        - `again`: the batches after it that are not forgotten, in their order, as `fit` takes them.
+        """
+        if again is None:
+            self.divide_away(batch)
+        else:
+            self._forget_and_learn_again(batch, again)
+
+    @locked
+    def divide_away(self, batch: int, least: Beliefs | None = None) -> None:
+        """Divide the posterior by the contribution of a recorded batch; a `ValueError` says why that cannot be.
+
+        **Arguments:** `least`: what is known without any recorded batch; by default the prior of the learner.
+        """
+        now = Before(self._posterior, self.noise, self.caution)
+        left, record = self._history.without(batch, now, self.prior if least is None else least, self.filtering)
+        counts = self.batches - 1, self.examples - record.examples
+        with self._swap:
+            self._history.forget(batch)
+            self._posterior, self.noise, self.caution = left.beliefs, left.noise, left.caution
+            self.batches, self.examples = counts
+
+    def _forget_and_learn_again(self, batch: int, again: Iterable[Any]) -> None:
+        """Divide by the contributions of a batch and of all after it, then learn those after it again.
+
+        All of it, or nothing: a copy does it, and on an error, or an interruption, the learner is what it was.
+        """
+        self._history.check_recorded(batch)
+        later = [e for e in self._history.entries if e.batch > batch and not e.forgotten]
+        batches = [batch_arguments(b) for b in again]
+        sizes = [len(np.asarray(b["x"])) for b in batches]
+        if sizes != [e.examples for e in later]:
+            raise ValueError(
+                f"again must be the {len(later)} batches after {batch}, of {[e.examples for e in later]} examples, "
+                f"got {sizes}"
+            )
+        trial = copy.copy(self)
+        for entry in reversed(later):
+            trial.divide_away(entry.batch)
+        trial.divide_away(batch)
+        trial._history.go_back(batch)
+        trial.unusual = "learn"  # as they were before, whatever they are
+        for entry, arguments in progress(list(zip(later, batches)), "learn again"):
+            trial._history.skip_to(entry.batch)
+            if not trial.update(**arguments).accepted:
+                raise ValueError(f"batch {entry.batch} could not be learnt again; nothing has changed")
+        trial._history.skip_to(self._history.count)
+        self.restore(trial.state)
+
+    @property
+    def most_recorded(self) -> int:
+        """Contributions of so many batches are kept at most, if they are recorded."""
+        return self._history.most_taught
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record batches, inside; afterwards the records are dropped, unless the learner records anyway."""
+        recorded, self._history.record = self._history.record, True
+        try:
+            yield
+        finally:
+            self._history.record = recorded
+            if not recorded:
+                self._history.drop_records()
+
+    def filter_once(self) -> None:
+        """From now on hand the posterior on as it is: what was to be forgotten has been, before the last batch.
+
+        To go back before that batch would not be to go back before the forgetting: it can no longer be taken back bit
+        for bit.
+        """
+        self.filtering = Filtering()
+        self._history.before = None
+
+    def checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
+        """A batch of examples, checked; arguments as `Sequential.batch`."""
+        check_not_forked()
+        if np.shape(x)[1:] != self.input_shape:
+            raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
+        batch = self.net.batch(x, y, **more)
+        if self.factors is not None and self._tied is None:
+            self._share_tied(batch)
+        return batch
+
+    def _share_tied(self, batch: Batch) -> None:
+        """Find out which parameters the user's factors tie: these have one prior, the product, under all their names.
+
+        (Not before there is a batch: factors know it by its size.)
+        """
+        tied = tied_parameters(self.net.graph(batch, inputs=self.inputs, dtype=self.dtype), self.prior)
+        with self._swap:
+            if self._tied is not None:  # another thread was quicker
+                return
+            prior = dict(self.prior)
+            for names in tied:
+                one = functools.reduce(operator.mul, (self.prior[name] for name in names))
+                prior |= dict.fromkeys(names, one)
+            if not self.batches:
+                self._posterior = dict(prior)
+            self.prior, self._tied = prior, tied
+
+    def predictor(self) -> Predictor:
+        """The network with all that is known now: later updates do not change it."""
+        now = copy.copy(self)
+        return Predictor(
+            now.net,
+            now._posterior,
+            now.noise,
+            now.inputs,
+            now.dtype,
+            now.parameters,
+            now.infer_options,
+            now.predict_sizes,
+        )
+
+    def predict(
+        self,
+        x: Numbers,
+        *,
+        x_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        parameters: str | None = None,
+    ) -> Gaussian:
+        """The belief of the outputs (before the head) by messages: `.mean` and `.std`, a row an example.
+
+        No example depends on another (with generative layers or factors of your own, which go on until all are at rest:
+        up to the tolerance of 1e-4 standard deviations).
+
+        **Arguments:**
+
+        - `x`, `x_observed`, `x_prior`: as `update`; any number of examples.
+        - `parameters`: "fixed" or "random"; by default as the learner was told.
+        """
+        batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
+        return self.predictor().belief(batch, parameters)
+
+    def query(
+        self,
+        want: str = "output",
+        *,
+        x: Numbers | None = None,
+        y: Numbers | None = None,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        parameters: str | None = None,
+    ) -> Gaussian:
+        """The belief of inputs, outputs or any activation, given what was observed of inputs and targets.
+
+        Pixels that are missing are filled in by generative layers (`gbp.ConvTranspose2D`); a feed-forward first layer
+        can hardly say anything about them, and asking it warns.
+
+        **Arguments:**
+
+        - `want`: "input", "output", or the name of a layer: its outputs.
+        - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`; without `x` nothing is observed of the inputs,
+            and there are as many examples as targets.
+        - `parameters`: as `predict`.
+        """
+        wanted = variable_name(self.net, want)
+        if want == "input" and not explains_input(self.net):
+            warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
+        if x is None:
+            if y is None or x_observed is not None:
+                raise ValueError("query needs x or y" if y is None else "x_observed needs x")
+            y = np.atleast_1d(np.asarray(y))
+            x, x_observed = np.zeros((len(y), *self.input_shape)), False
+        batch = self.checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
+        return self.predictor().belief(batch, parameters, wanted)
+
+    def log_evidence(
+        self,
+        x: Numbers,
+        y: Numbers | None = None,
+        *,
+        x_observed: Numbers | None = None,
+        y_observed: Numbers | None = None,
+        parameters: str | None = None,
+    ) -> np.ndarray:
+        """How likely each example is: low for anomalies. One number an example, a log density.
+
+        `log p(y | x)`; of networks whose first layer is generative `log p(x)`, or `log p(x, y)` with targets, in which
+        what is not observed is left out. Exact on trees of linear layers, else the Bethe approximation.
+
+        **Arguments:**
+
+        - `x`, `y`, `x_observed`, `y_observed`: as `update`.
+        - `parameters`: as `predict`.
+        """
+        batch = self.checked(x, y, x_observed=x_observed, y_observed=y_observed)
+        return self.predictor().log_evidence(batch, parameters)
+
+    def uncertainty(
+        self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
+    ) -> Uncertainty:
+        """What is predicted, and which part of its uncertainty more data would take away; arguments as `predict`."""
+        batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
+        return self.predictor().uncertainty(batch)
+
+    def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
+        """Draws `(count, batch, ...)` of what would be observed: values with the noise of the head, or classes.
+
+        Each output of each example for itself, by its belief. `how` as `predict`.
+        """
+        self.checked(x, **{name: how[name] for name in ("x_observed", "x_prior") if name in how})
+        now = copy.copy(self)
+        return now.predictor().draw(now.predict(x, **how), count, seed)
+
+    def predict_proba(self, x: Numbers, **how: Any) -> Array:
+        """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.
+
+        Arguments as `predict`.
+        """
+        if not isinstance(self.net.layers[-1], SoftmaxObservation):
+            raise ValueError("predict_proba needs a network that ends with gbp.SoftmaxObservation")
+        return self.net.probabilities(self.predict(x, **how))
+
+    def forward(self, x: Numbers) -> Array:
+        """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with."""
+        out = self.net.forward(self.checked(x).x, self._posterior)
+        if self.net.output not in out:
+            raise ValueError("a network with generative layers has no forward pass")
+        return out[self.net.output]
+
+    @locked
+    def save(self, path: str | Path) -> None:
+        """Write everything to one safetensors file, which appears whole or not at all.
+
+        Functions (`factors`, an activation of your own) cannot be saved: `factors` must be given again to `load`.
+        `learner.note`, numbers and strings by name, goes along.
+        """
+        from ..io.checkpoint import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, *, factors: Callable[[FactorGraph], Any] | None = None) -> Learner:
+        """Read what `save` wrote, checked: to go on with it is as if nothing had happened.
+
+        Raises a `gbp.CheckpointError` that says what is wrong with the file. Nothing in it is executed.
+        """
+        from ..io.checkpoint import load
+
+        return load(Path(path), factors)
+
+
+def _all_sound(beliefs: Beliefs) -> bool:
+    """Whether every belief is finite and proper."""
+    return all(np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all() and all_proper(g) for g in beliefs.values())

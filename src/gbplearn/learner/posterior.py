@@ -1,0 +1,77 @@
+"""What is known of the parameters of a network: Gaussians by name, to compare and to take elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..core.gaussian import Gaussian
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Posterior(Mapping[str, Gaussian]):
+    """Gaussians of all parameters by name, such as `posterior["conv/weight"]`; it does not change any more."""
+
+    def __init__(self, beliefs: Mapping[str, Gaussian]):
+        self._beliefs = dict(beliefs)
+
+    def __getitem__(self, name: str) -> Gaussian:
+        """Of one parameter."""
+        return self._beliefs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._beliefs)
+
+    def __len__(self) -> int:
+        """How many named arrays of parameters."""
+        return len(self._beliefs)
+
+    def __repr__(self) -> str:
+        return f"Posterior({', '.join(f'{name} {g.shape}' for name, g in self.items())})"
+
+    def _repr_html_(self) -> str:
+        from ..show.notebook import posterior_html
+
+        return posterior_html(self)
+
+    def plot(self) -> Figure:
+        """A figure of matplotlib: mean and standard deviation of every parameter, filters as images."""
+        from ..show.plots import plot_beliefs
+
+        return plot_beliefs(self)
+
+    def diff(self, other: Mapping[str, Gaussian]) -> dict[str, float]:
+        """How far it is from another: `KL(self || other)` in nats, by layer.
+
+        A sum over the scalars of a layer,
+
+            KL = sum (s² / o² - 1 - log s² / o² + (m - n)² / o²) / 2
+
+        with means and variances `m, s²` of this posterior and `n, o²` of the other.
+        """
+        check_same_parameters([self, other])
+        out: dict[str, float] = {}
+        for name, belief in self.items():
+            layer = name.rpartition("/")[0] or name
+            out[layer] = out.get(layer, 0.0) + float(np.sum(np.asarray(belief.kl(other[name]), float)))
+        return out
+
+    def as_dict(self) -> dict[str, dict[str, np.ndarray]]:
+        """Plain NumPy arrays: `{name: {"mean": ..., "std": ...}}`."""
+        return {name: {"mean": np.asarray(g.mean), "std": np.asarray(g.std)} for name, g in self.items()}
+
+
+def check_same_parameters(several: list[Mapping[str, Gaussian]]) -> None:
+    """A `ValueError` names a parameter that is not in all of them, or not of one shape."""
+    first = several[0]
+    for other in several[1:]:
+        odd = sorted(set(first) ^ set(other))
+        if odd:
+            raise ValueError(f"the parameter '{odd[0]}' is not in all of them")
+        for name, belief in first.items():
+            if other[name].shape != belief.shape:
+                raise ValueError(f"'{name}' has shape {belief.shape} in one and {other[name].shape} in another")

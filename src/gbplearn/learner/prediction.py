@@ -1,0 +1,206 @@
+"""What a trained network predicts, by messages: the graph of the examples with the parameters known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..core.noise import LearnNoise
+from ..engine.infer import infer
+from ..engine.result import Result
+from ..layers.gaussian_observation import GaussianObservation
+from ..layers.layer import Observation, Transform
+from ..layers.softmax import SoftmaxObservation
+from ..network.batch import PREDICT_SIZES, Batch, portions
+from ..network.class_probabilities import expected_entropy, probabilities
+from ..network.sequential import Sequential
+from .uncertainty import Uncertainty
+
+# Iterations that predict with a feed-forward network.
+SWEEPS = 5
+# Standard deviation of the prior of pixels about which only a generative layer is to speak.
+_WIDE = 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """A network with what is known of it at one time: whatever it is asked, messages infer.
+
+    **Arguments:**
+
+    - `posterior`, `noise`: of the parameters, and of observations that learn their noise.
+    - `inputs`: as `Sequential.graph`: noise and prior of inputs, the user's factors.
+    - `parameters`: "fixed" at their means or "random", where a call does not say.
+    - `options`: of `gbp.infer` for a batch, given the prior of its parameters.
+    - `sizes`: examples that are predicted at a time, see `network.batch.portions`.
+    """
+
+    net: Sequential
+    posterior: Mapping[str, Gaussian]
+    noise: Mapping[str, LearnNoise]
+    inputs: Mapping[str, Any]
+    dtype: Any
+    parameters: str
+    options: Callable[[Batch, Mapping[str, Gaussian]], dict[str, Any]]
+    sizes: tuple[int, ...] = PREDICT_SIZES
+
+    @property
+    def _joined(self) -> bool:
+        """Whether factors of the user's may join the examples of a batch."""
+        return self.inputs["factors"] is not None
+
+    def belief(
+        self,
+        batch: Batch,
+        parameters: str | None = None,
+        want: str | None = None,
+        beliefs: Mapping[str, Gaussian] | None = None,
+    ) -> Gaussian:
+        """The belief of a variable, a row an example.
+
+        **Arguments:**
+
+        - `parameters`: "fixed" or "random".
+        - `want`: the variable; None for the outputs.
+        - `beliefs`: of the parameters; by default the posterior.
+        """
+        name = self.net.output if want is None else want
+        found = [result[name][:count] for result, count in self._results(batch, parameters, beliefs)]
+        eta, lam = (np.concatenate([np.asarray(getattr(b, part)) for b in found]) for part in ("eta", "lam"))
+        return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
+
+    def log_evidence(self, batch: Batch, parameters: str | None = None) -> np.ndarray:
+        """`log p(observed)` of each example; of targets given inputs, unless a generative layer explains the inputs.
+
+        With `Z(a)` the integral of all factors with `a` observed it is `log Z(x, y) - log Z(x)`, and if the inputs are
+        explained `log Z(x, y) - log Z()`: the priors of activations are factors too, so that without observations it is
+        not 1 for forward layers.
+        """
+        if self._joined:
+            raise ValueError("log_evidence: factors of your own may join the examples")
+        if not explains_input(self.net):
+            if batch.y is None:
+                raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")
+            alone = dataclasses.replace(batch, y=None, y_observed=None)
+            return self._log_integral(batch, parameters) - self._log_integral(alone, parameters)
+        known = self._log_integral_over_hidden(batch, parameters)
+        if is_normalised(self.net):
+            return known
+        few = batch.x[: self.sizes[-1]]  # as many as are predicted at a time: the same program
+        nothing = Batch(np.zeros_like(few), np.zeros(few.shape, bool))
+        return known - self._log_integral_over_hidden(nothing, parameters)[0]
+
+    def _log_integral(self, batch: Batch, parameters: str | None) -> np.ndarray:
+        """`log Z` of each example."""
+        return np.concatenate([r.log_evidence_by_example[:count] for r, count in self._results(batch, parameters)])
+
+    def _log_integral_over_hidden(self, batch: Batch, parameters: str | None) -> np.ndarray:
+        """The same where only the layers speak about pixels that are not observed: their prior is as good as none."""
+        wide = over_hidden(batch)
+        assert wide.x_observed is not None
+        assert wide.x_prior is not None
+        total = self._log_integral(wide, parameters)
+        # The graph also counts what is observed with its density under that prior, unless it is observed with noise.
+        noisy = self.net.observes_input or self.inputs["input_sigma"] is not None
+        counted = np.where(wide.x_observed & noisy, 0, np.asarray(wide.x_prior.log_density(batch.x)))
+        return total - counted.reshape(batch.size, -1).sum(1)
+
+    def _results(
+        self, batch: Batch, parameters: str | None, beliefs: Mapping[str, Gaussian] | None = None
+    ) -> Iterator[tuple[Result, int]]:
+        """Inference with the parameters given, portion by portion, and how many rows of each are no padding."""
+        how = self.parameters if parameters is None else parameters
+        posterior = self.posterior if beliefs is None else beliefs
+        if how not in ("fixed", "random"):
+            raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {how!r}")
+        net = self.net
+        # The user's factors know the batch by its size, so that it cannot be divided.
+        for portion, count in [(batch, batch.size)] if self._joined else portions(batch, self.sizes):
+            known = {name: n.start for name, n in self.noise.items() if name != net.head or portion.y is not None}
+            graph = net.graph(
+                portion, parameters=how, beliefs=posterior, noise=known, inputs=self.inputs, dtype=self.dtype
+            )
+            # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle
+            # it, for each batch the same number, so that no example depends on how long another one takes.
+            loops = net.generative or self._joined or portion.y is not None
+            options = self.options(portion, posterior)
+            result = infer(
+                graph,
+                iterations=max(200, options["iterations"]) if loops else SWEEPS,
+                tolerance=1e-4 if loops else 0.0,
+                damping=options["damping"] if loops else 0.0,
+                guard=loops,  # which would judge all examples together
+                messages=options["messages"],
+            )
+            yield result, count
+
+    def uncertainty(self, batch: Batch) -> Uncertainty:
+        """`Var = (Var with parameters as they are believed - Var with known ones) + Var with known ones`."""
+        known, believed = (self.belief(batch, how) for how in ("fixed", "random"))
+        inherent, total = (np.asarray(g.variance) for g in (known, believed))
+        parts = (
+            np.asarray(believed.mean),
+            np.sqrt(np.maximum(total - inherent, 0)),
+            np.sqrt(inherent + self.observation_noise**2),
+        )
+        if not isinstance(self.net.layers[-1], SoftmaxObservation):
+            return Uncertainty(*parts)
+        p = np.asarray(probabilities(believed))
+        entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), -1)
+        return Uncertainty(*parts, entropy, np.asarray(expected_entropy(believed)))
+
+    def draw(self, outputs: Gaussian, count: int, seed: int) -> np.ndarray:
+        """Targets `(count, batch, ...)` by the belief of the outputs: classes, or values with the noise of the head."""
+        if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
+            raise ValueError(f"sample: count must be a whole number >= 1, got {count!r}")
+        rng = np.random.default_rng(seed)
+        if isinstance(self.net.layers[-1], SoftmaxObservation):
+            below = np.cumsum(np.asarray(probabilities(outputs)), -1)
+            chance = rng.random((count, *below.shape[:-1], 1)) * below[..., -1:]
+            return (chance >= below).sum(-1)
+        std = np.sqrt(np.asarray(outputs.variance) + self.observation_noise**2)
+        return np.asarray(outputs.mean) + std * rng.standard_normal((count, *outputs.shape)).astype(std.dtype)
+
+    @property
+    def observation_noise(self) -> float:
+        """Standard deviation of an observed value around the output, given or learnt; 0 if no values are observed."""
+        head = self.net.layers[-1]
+        if not isinstance(head, GaussianObservation) or self.net.head is None:
+            return 0.0
+        noise = self.noise.get(self.net.head)
+        return float(head.sigma) if noise is None else noise.start  # pyright: ignore[reportArgumentType]
+
+
+def over_hidden(batch: Batch) -> Batch:
+    """With a prior of inputs that are not observed that is as good as none."""
+    observed = np.ones(batch.x.shape, bool) if batch.x_observed is None else batch.x_observed
+    prior = Gaussian.from_moments(mean=np.zeros(batch.x.shape), std=_WIDE)
+    return dataclasses.replace(batch, x_observed=observed, x_prior=prior)
+
+
+def variable_name(net: Sequential, want: str) -> str:
+    """The name in the graph of what is asked for: "input", "output", or the name of a layer."""
+    names = {"output": net.output, **{p.variable: p.variable for p in net.places}, "input": "input"}
+    if want not in names:
+        raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")
+    return names[want]
+
+
+def explains_input(net: Sequential) -> bool:
+    """Whether the first layer is generative (or there is none, but relations among the inputs)."""
+    first = next((layer for layer in net.layers if isinstance(layer, Transform)), None)
+    return first is None or _is_generative(first)
+
+
+def is_normalised(net: Sequential) -> bool:
+    """Whether the integral over everything is 1: each layer is a density of what it explains."""
+    return all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers)
+
+
+def _is_generative(layer: object) -> bool:
+    return isinstance(layer, Transform) and layer.generative

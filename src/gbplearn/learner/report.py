@@ -1,0 +1,92 @@
+"""What a learner says of an update."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..engine.guard.events import GuardEvent
+from ..engine.result import Result, Status, Trace
+from ..network.warm_start import Carried, messages_of
+from .unusual import Unusual
+
+# Twice the energy a measurement is the mean square of residuals in units of their noise, about 1 or less where a layer
+# holds. From here on, five standard deviations, no noise explains them: messages were stopped far from rest.
+STRAINED = 25.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How an update went."""
+
+    status: Status
+    message: str  # the status with its circumstances
+    accepted: bool  # whether the posterior was updated; if not it is as it was before
+    examples: int
+    iterations: int
+    residual: float
+    energy: float  # of all factors and priors at the end
+    energies: dict[str, float]  # of each factor group
+    guard: tuple[GuardEvent, ...]  # what the guard found and did
+    trace: Trace  # residuals and energies of each factor group, iteration by iteration
+    belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
+    batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
+    carried: Carried | None = None  # if `update(carry=...)` asked, messages of these layers
+    log_evidence: float | None = None  # if `update(evidence=True)` asked: log p(batch | batches before)
+    energy_per_factor: dict[str, float] = dataclasses.field(default_factory=dict)  # twice the energy a measurement
+    strained: tuple[str, ...] = ()  # layers that do not hold: there it is above 25
+    unusual: tuple[Unusual, ...] = ()  # in what the batch is far outside all that was learnt from
+
+
+def report_of(
+    result: Result,
+    examples: int,
+    accepted: bool,
+    belief: Gaussian | None,
+    batch: int | None,
+    log_evidence: float | None,
+    carry: Sequence[str],
+    layers: Sequence[str],
+    unusual: tuple[Unusual, ...],
+) -> Report:
+    """Of a batch of so many examples, from how inference ended; `layers` are the names of those that should hold."""
+    trace, message, status = result.trace, result.message, result.status if accepted else Status.DIVERGED
+    last = {n: float(e[-1]) for n, e in trace.energy.items() if len(e)}
+    total = float(trace.total_energy[-1]) if len(trace.residual) else 0.0
+    counts = {g.name: float(g.measurements()) for g in result.problem.groups}
+    each = {name: 2 * e / counts[name] for name, e in last.items() if counts[name] > 0}
+    strained = tuple(name for name in layers if name in each and not each[name] <= STRAINED)
+    if not accepted:
+        message = f"{message}; the posterior is as it was before this batch"
+    elif strained:
+        held = ", ".join(f"'{name}' ({each[name]:.3g})" for name in strained)
+        status, message = Status.STRAINED, f"{Status.STRAINED}: twice the energy a measurement of {held}; {message}"
+    return Report(
+        status,
+        message,
+        accepted,
+        examples,
+        result.iterations,
+        result.residual,
+        total,
+        last,
+        result.guard,
+        trace,
+        belief,
+        batch,
+        messages_of(result, carry) if carry and accepted else None,
+        log_evidence,
+        each,
+        strained,
+        unusual,
+    )
+
+
+def refused_report(examples: int, unusual: tuple[Unusual, ...]) -> Report:
+    """Of a batch that no message was sent for."""
+    message = f"{Status.UNUSUAL}: {'; '.join(map(str, unusual))}"
+    nothing = Trace(np.zeros(0), {}, np.zeros(0), {})
+    return Report(Status.UNUSUAL, message, False, examples, 0, 0.0, 0.0, {}, (), nothing, unusual=unusual)

@@ -1,0 +1,209 @@
+"""A network and a batch as a factor graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core.gaussian import Gaussian
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.graph import FactorGraph
+from ..graph.variable import Variable
+from ..layers.gaussian_observation import GaussianObservation
+from ..layers.layer import Observation, Relation, Transform
+from .batch import Batch
+from .places import INPUT, Place
+
+
+def default_input_prior() -> Gaussian:
+    """What is known of a pixel that is not observed, unless the caller says otherwise.
+
+    (A function: to import the package must not start JAX, which the user may still want to configure.)
+    """
+    return Gaussian.from_moments(mean=0.0, std=1.0)
+
+
+# Standard deviation of an observed input among others that are held at a belief.
+_AS_SEEN = 1e-3
+
+
+def holds_inputs(places: Sequence[Place], batch: Batch) -> bool:
+    """Whether a batch teaches with its missing inputs held at what was known of them.
+
+    A feed-forward network would explain labels by inputs that nobody has seen: of digits with 30 % of the pixels
+    missing, 92 % were then classified correctly, and 94 % with them held, where their uncertainty counts as noise.
+    """
+    generative = any(isinstance(s.layer, Transform) and s.layer.generative for s in places)
+    return batch.x_observed is not None and batch.x_prior is not None and not generative
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that a graph is laid out from.
+
+    **Arguments:**
+
+    - `shapes`: of one example of every activation.
+    - `priors`: of every parameter; `given`: those that are beliefs of the caller's, not priors of the layers.
+    - `starts`: of parameters that do not start at the mean of their prior.
+    - `activations`: where the forward pass starts them.
+    - `observations`: the observation layers by name, with the noise to use.
+    - `learning`: parameters are learnt: an example with nothing observed above a layer then tells it nothing.
+    - `input_sigma`: noise of the inputs; None if they are what they are.
+    - `factors`: adds the user's own.
+    - `only_evidence`: also a batch without any target tells forward layers nothing.
+    """
+
+    places: list[Place]
+    shapes: dict[str, Shape]
+    priors: dict[str, Gaussian]
+    given: frozenset[str]
+    starts: dict[str, Array]
+    activations: dict[str, Array]
+    observations: dict[str, Observation]
+    learning: bool
+    input_sigma: float | None = None
+    input_prior: Gaussian | None = None
+    factors: Callable[[FactorGraph], Any] | None = None
+    only_evidence: bool = False
+
+
+def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
+    """The factor graph: first all variables, then the user's factors, then those of the layers."""
+    graph = FactorGraph(dtype=dtype)
+    _add_input(graph, plan, batch)
+    for place in plan.places:
+        if not isinstance(place.layer, Transform):
+            continue
+        for name in _of_layer(place, plan.priors):
+            graph.variable(
+                name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts.get(name), kind="parameter"
+            )
+        graph.variable(
+            place.variable,
+            (batch.size, *plan.shapes[place.variable]),
+            prior=_activation_prior(place.layer.prior, batch, len(plan.shapes[place.variable])),
+            start=plan.activations.get(place.variable),
+        )
+    if plan.factors is not None:
+        plan.factors(graph)
+        _count_once(graph, plan)
+    touched = {v.variable.name for f in graph.factors.values() for v in f.views}
+    before, known = INPUT, graph.variables
+    for i, place in enumerate(plan.places):
+        if isinstance(place.layer, Transform):
+            own = {n.removeprefix(f"{place.name}/"): known[n] for n in _of_layer(place, plan.priors)}
+            factor = place.layer.factor(place.name, known[before], own, known[place.variable])
+            above = {s.variable for s in plan.places[i:]}
+            # Forward layers: where nothing is observed above, outputs have nothing to say but their prior, and that is
+            # not evidence. (A graph without any target is laid out as it stands, unless it is there to learn from.)
+            learning = plan.learning and (batch.y is not None or plan.only_evidence)
+            silent = learning and not place.layer.generative and not (above & touched)
+            graph.add(_weighted(factor, batch.labelled if silent else None, batch))
+            before = place.variable
+        elif isinstance(place.layer, Relation):
+            for factor in place.layer.factors(place.name, known[before]):
+                graph.add(_weighted(factor, None, batch))
+        elif isinstance(place.layer, Observation):
+            _add_observation(graph, plan, batch, place, known[before], first=i == 0)
+        else:
+            raise TypeError(f"layer '{place.name}' is neither a Transform, an Observation nor a Relation")
+    return graph
+
+
+def tied_parameters(graph: FactorGraph, parameters: Iterable[str]) -> list[list[str]]:
+    """Names of parameters that are one variable, by the user's factors."""
+    one = graph.tied
+    groups: dict[str, list[str]] = {}
+    for name in parameters:
+        groups.setdefault(one.get(name, name), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def _count_once(graph: FactorGraph, plan: Plan) -> None:
+    """A belief that was given for parameters that are one variable is the belief of that one, under each of its names.
+
+    Priors of layers multiply when they are tied. A posterior has them in it, and must not be multiplied with itself.
+    """
+    for names in tied_parameters(graph, plan.priors):
+        known = [name for name in names if name in plan.given]
+        if not known:
+            continue
+        first = plan.priors[known[0]]
+        for name in known[1:]:
+            other = plan.priors[name]
+            if not (np.array_equal(first.eta, other.eta) and np.array_equal(first.lam, other.lam)):
+                raise ValueError(f"'{known[0]}' and '{name}' are tied, one variable: two different beliefs are given")
+        for name in names:
+            if name != known[0]:
+                graph.drop_prior(name)
+
+
+def _activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:
+    """Of an example that counts twice, it counts twice as well; one number for all where no example does."""
+    prior = Gaussian.from_moments(mean=0.0, std=std)
+    if batch.weight is None or np.isin(batch.weight, (0, 1)).all():
+        return prior
+    weight = np.where(batch.weight > 0, batch.weight, 1).reshape(-1, *(1,) * axes)
+    return Gaussian.from_moments(mean=np.zeros(weight.shape), std=std / np.sqrt(weight))
+
+
+def _of_layer(place: Place, priors: Mapping[str, Gaussian]) -> list[str]:
+    return [n for n in priors if n.startswith(f"{place.name}/")]
+
+
+def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
+    layer = plan.observations.get(plan.places[0].name)
+    prior, x = None, batch.x
+    if isinstance(layer, GaussianObservation):
+        # A plain observation of the input is a prior: the same density, without a group of its own to visit.
+        prior = layer.as_prior(x)
+    elif plan.input_sigma is not None:
+        prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
+    if batch.x_observed is not None:
+        usual = default_input_prior() if plan.input_prior is None else plan.input_prior
+        unseen = (usual if batch.x_prior is None else batch.x_prior).broadcast_to(x.shape)
+        if prior is None and layer is not None:  # it is observed by factors
+            prior = Gaussian.flat(x.shape, dtype=unseen.dtype)
+        prior = unseen if prior is None else prior.where(jnp.asarray(batch.x_observed), unseen)
+    graph.variable(INPUT, x.shape, start=x, prior=prior)
+    if layer is None and plan.input_sigma is None:
+        if plan.learning and holds_inputs(plan.places, batch):
+            assert prior is not None
+            seen = jnp.asarray(batch.x_observed)
+            mean, std = jnp.where(seen, x, prior.mean), jnp.where(seen, _AS_SEEN, prior.std)
+            graph.hold(INPUT, Gaussian.from_moments(mean=mean, std=std))
+            return
+        graph.observe(INPUT, x, batch.x_observed)
+
+
+def _add_observation(
+    graph: FactorGraph, plan: Plan, batch: Batch, place: Place, variable: Variable, first: bool
+) -> None:
+    layer = plan.observations[place.name]
+    if first:
+        if isinstance(layer, GaussianObservation) and layer.as_prior(batch.x) is not None:
+            return  # laid out as the prior
+        target, seen = batch.x, batch.x_observed
+    else:
+        target, seen = batch.y, batch.y_observed
+    if target is not None:
+        graph.add(_weighted(layer.factor(place.name, variable, target), seen, batch))
+
+
+def _weighted(factor: Factor, seen: np.ndarray | None, batch: Batch) -> Factor:
+    """A factor whose grid begins with the batch: what was seen of it, with the weight of each example."""
+    if batch.weight is None and (seen is None or seen.all()):
+        return factor
+
+    def wide(a: np.ndarray) -> np.ndarray:
+        return a.reshape(a.shape + (1,) * (len(factor.grid) - a.ndim))
+
+    rows = np.ones(batch.size) if batch.weight is None else batch.weight
+    return factor.weighted(wide(rows) if seen is None else wide(seen.astype(float)) * wide(rows))

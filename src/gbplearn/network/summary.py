@@ -1,0 +1,86 @@
+"""`print(net)`: a network as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
+from ..layers.layer import Observation, Relation, Transform
+from .places import INPUT, Place
+
+_HEADINGS = ("layer", "kind", "variables", "factors", "edges", "parameters")
+
+
+def table(places: Sequence[Place], shapes: Mapping[str, Shape] | None) -> str:
+    """Layers, variables, factors and edges of one example, parameters.
+
+    **Arguments:** `shapes`: of one example of every variable; None if the input is not known: question marks.
+    """
+    rows: list[tuple[str, ...]] = [_HEADINGS]
+    if shapes is None:
+        rows += [(p.name, type(p.layer).__name__, "?", "?", "?", "?") for p in places]
+    else:
+        counts = _counts(places, shapes)
+        for place, numbers in zip(places, counts):
+            made = "x".join(map(str, shapes[place.variable])) if isinstance(place.layer, Transform) else ""
+            rows.append((place.name, type(place.layer).__name__, made, *_spelt(numbers)))
+        rows.append(
+            (
+                "total",
+                "",
+                "",
+                *_spelt((sum(c[0] for c in counts), sum(c[1] for c in counts), sum(c[2] for c in counts))),
+            )
+        )
+    widths = [max(len(r[i]) for r in rows) for i in range(len(_HEADINGS))]
+    pad = (str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.rjust)
+    lines = ["  ".join(p(c, w) for p, c, w in zip(pad, r, widths)).rstrip() for r in rows]
+    lines.insert(1, "-" * len(lines[0]))
+    inputs = "input shape unknown (give input_shape=)"
+    if shapes is not None:
+        inputs = f"input {'x'.join(map(str, shapes[INPUT]))}"
+    return "\n".join([*lines, f"{inputs}; factors and edges of one example"])
+
+
+def _spelt(numbers: tuple[int, int, int]) -> tuple[str, str, str]:
+    factors, edges, parameters = (f"{n:,}" for n in numbers)
+    return factors, edges, parameters
+
+
+def _counts(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[tuple[int, int, int]]:
+    """Factors and edges of one example, and parameters, layer by layer. Nothing is allocated."""
+    out, inputs, observes_input = [], INPUT, isinstance(places[0].layer, Observation)
+    for place, factors in zip(places, factors_of(places, shapes, 1)):
+        edges, parameters = 0, {}
+        for factor in factors:
+            counts = zip(factor.edge_counts, factor.views)
+            edges += sum(n for n, v in counts if v.variable.name != INPUT or observes_input)
+        if isinstance(place.layer, Transform):
+            parameters = place.layer.parameters(shapes[inputs])
+            inputs = place.variable
+        out.append((sum(f.factors for f in factors), edges, sum(math.prod(p.shape) for p in parameters.values())))
+    return out
+
+
+def factors_of(places: Sequence[Place], shapes: Mapping[str, Shape], batch: int) -> list[list[Factor]]:
+    """The factor groups of each layer for a batch of some size. Nothing is allocated."""
+    inputs, out = INPUT, []
+    for place in places:
+        variable = Variable(place.variable, (batch, *shapes[place.variable]))
+        if isinstance(place.layer, Transform):
+            parameters = place.layer.parameters(shapes[inputs])
+            own = {name: Variable(f"{place.name}/{name}", p.shape) for name, p in parameters.items()}
+            out.append([place.layer.factor(place.name, Variable(inputs, (batch, *shapes[inputs])), own, variable)])
+            inputs = place.variable
+        elif isinstance(place.layer, Observation):
+            anything = np.zeros((1,) * len(variable.shape))
+            out.append([place.layer.factor(place.name, variable, anything)])
+        else:
+            assert isinstance(place.layer, Relation)
+            out.append(place.layer.factors(place.name, variable))
+    return out

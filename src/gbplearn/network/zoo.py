@@ -1,0 +1,133 @@
+"""Networks with known settings, for experiments and the command line."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ..core.robust import Tukey
+from ..layers.conv2d import Conv2D
+from ..layers.conv_transpose2d import ConvTranspose2D
+from ..layers.dense import Dense
+from ..layers.gaussian_observation import GaussianObservation
+from ..layers.max_pool2d import MaxPool2D
+from ..layers.pairwise_smoothing import PairwiseSmoothing
+from ..layers.softmax import SoftmaxObservation
+from ..layers.upsample2d import Upsample2D
+from .sequential import Sequential
+
+
+def paper_classifier(
+    filters: int = 16,
+    *,
+    sigma: float = 0.01,
+    class_sigma: float = 0.01,
+    conv_prior: float = 0.1,
+    dense_prior: float = 0.15,
+    logit_prior: float = 2.0,
+) -> Sequential:
+    """The paper's network for MNIST, FashionMNIST and CIFAR10 (Section 4.3), its standard deviations included.
+
+    The paper does not give the priors of the biases. Means of the filters' prior are drawn at random, which tells the
+    filters apart; those of the dense weights are zero, as in the paper.
+
+    **Arguments:**
+
+    - `sigma`: of convolution, pooling and dense layer; `class_sigma`: of the observed class.
+    - `conv_prior`, `dense_prior`: standard deviations of the weights; `logit_prior`: of the outputs.
+    """
+    return Sequential(
+        Conv2D(
+            filters, kernel=5, activation="leaky_relu", sigma=sigma, weight_prior=conv_prior, bias_prior=0.1, prior=3.0
+        ),
+        MaxPool2D(2, sigma=sigma, prior=3.0),
+        Dense(10, sigma=sigma, weight_prior=dense_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
+        SoftmaxObservation(sigma=class_sigma),
+    )
+
+
+def digits_classifier() -> Sequential:
+    """A small sister of it for the 8 x 8 digits of scikit-learn."""
+    return Sequential(
+        Conv2D(16, kernel=3, activation="leaky_relu", sigma=0.01, weight_prior=0.3, bias_prior=0.1, prior=3.0),
+        MaxPool2D(2, sigma=0.01, prior=3.0),
+        Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
+        SoftmaxObservation(sigma=0.01),
+    )
+
+
+def dense_classifier(
+    width: int = 501,
+    *,
+    sigma: float = 0.03,
+    last_sigma: float = 1.0,
+    class_sigma: float = 0.1,
+    weight_prior: float | None = None,
+    last_prior: float = 0.05,
+    logit_prior: float = 5.0,
+) -> Sequential:
+    """Two hidden layers of `width` units, for images as plain vectors (the network of Lucibello et al. 2022).
+
+    **Arguments:**
+
+    - `sigma`, `last_sigma`: of the hidden layers, and of the last one; `class_sigma`: of the observed class. So many
+        weights can explain every batch in many ways; noise keeps it from overwriting what was learnt before.
+    - `weight_prior`, `last_prior`: standard deviations of the weights, of hidden layers and of the last one; None: as
+        `gbp.Dense`.
+    - `logit_prior`: standard deviation of the outputs.
+    """
+    hidden = partial(
+        Dense, width, activation="leaky_relu", sigma=sigma, weight_prior=weight_prior, bias_prior=0.1, prior=3.0
+    )
+    return Sequential(
+        hidden(),
+        hidden(),
+        Dense(10, sigma=last_sigma, weight_prior=last_prior, bias_prior=0.15, prior=logit_prior, weight_init=0.0),
+        SoftmaxObservation(sigma=class_sigma),
+    )
+
+
+def pairwise_denoiser() -> Sequential:
+    """The paper's baseline for video (Appendix D): every pixel is observed, and like its four neighbours.
+
+    Nothing is learnt. Both energies are robust, channel by channel. The authors' code has every pair of neighbours
+    twice, once from each side; here it is one factor of twice the precision, which lets go at the same difference.
+    """
+    twice = 2**0.5
+    return Sequential(
+        GaussianObservation(sigma=0.2, robust=Tukey(0.14)),
+        PairwiseSmoothing(sigma=1.3 / twice, robust=Tukey(0.35 * twice)),
+    )
+
+
+def single_layer_denoiser() -> Sequential:
+    """The paper's network for video with one layer of filters that paint the image (Section 4.2, Appendix D).
+
+    The prior of the bias (0.3) is the authors', and so is where filters and outputs start; the paper gives neither.
+    With random prior means of the filters instead (standard deviation 0.018) they learn more of the noise.
+    """
+    start = {"weight_init": 0.0, "weight_start": 0.1, "output_start": 0.1}
+    return Sequential(_pixels(), _paint(4, 0.1, 0.018, robust=Tukey(1.4), robust_over=-1, **start))
+
+
+def five_layer_denoiser() -> Sequential:
+    """The paper's deep network for video: three layers of filters, images of half and a quarter of the size between.
+
+    The priors of the biases (0.3) and of the small images (1.0) are the authors'; the paper does not give them.
+    """
+    return Sequential(
+        _pixels(),
+        _paint(4, 0.12, 0.15, robust=Tukey(2.5), robust_over=-1),
+        Upsample2D(2, sigma=0.03, prior=1.0),
+        _paint(8, 0.07, 0.3, activation="leaky_relu"),
+        Upsample2D(2, sigma=0.03, prior=1.0),
+        _paint(8, 0.07, 0.3, activation="leaky_relu"),
+    )
+
+
+def _pixels() -> GaussianObservation:
+    return GaussianObservation(sigma=0.2, robust=Tukey(0.2))
+
+
+def _paint(filters: int, sigma: float, weights: float, **more: Any) -> ConvTranspose2D:
+    return ConvTranspose2D(filters, kernel=3, sigma=sigma, weight_prior=weights, bias_prior=0.3, prior=0.5, **more)

@@ -1,0 +1,1 @@
+"""Drawings, plots, notebooks and pages: what people would rather see than read."""

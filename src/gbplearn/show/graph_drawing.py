@@ -1,0 +1,104 @@
+"""Drawings of graphs and networks: what stands in the boxes, and which are joined."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.graph import FactorGraph
+from ..graph.variable import Variable
+from ..layers.layer import Transform, check_whole
+from ..network.places import INPUT
+from ..network.sequential import Sequential
+from ..network.summary import factors_of
+from .drawing import Box, Drawing, Link, counted
+
+
+def draw_graph(graph: FactorGraph, path: str | Path | None = None) -> Drawing:
+    """A graph with its evidence; tied variables are one. It is saved if a path is given."""
+    evidence, priors = graph.evidence, graph.priors()
+    names: dict[str, list[str]] = {name: [] for name in priors}
+    for name in graph.variables:
+        names[graph.canonical(name)].append(name)
+    boxes = []
+    for name, same in names.items():
+        if name in evidence.values:
+            state = "observed" if name in evidence.fixed else "partly observed"
+        else:
+            state = "held" if name in evidence.held else prior_in_words(priors[name])
+        style = (graph.kinds[name], *(s for s in ("observed", "held") if s in state))
+        boxes.append(Box(" = ".join(same), (shape_in_words(graph.variables[name]), state), style))
+    order = {name: i for i, name in enumerate(names)}
+    joined = [[order[graph.canonical(v.variable.name)] for v in f.views] for f in graph.factors.values()]
+    silent = {order[name] for name in evidence.fixed}
+    return _joined("factor graph", boxes, list(graph.factors.values()), joined, silent, path)
+
+
+def draw_network(
+    net: Sequential, path: str | Path | None = None, batch: int = 1, input_shape: Shape | None = None
+) -> Drawing:
+    """A network for a batch of some size; nothing is allocated. It is saved if a path is given."""
+    check_whole("draw", batch=batch)
+    shape = net.checked_input_shape(input_shape)
+    factors = [f for layer in factors_of(net.places, net.shapes(shape), int(batch)) for f in layer]
+    variables = {INPUT: Variable(INPUT, (int(batch), *shape))}
+    variables |= {v.variable.name: v.variable for f in factors for v in f.views}
+    priors = {name: p.prior for name, p in net.parameters(shape).items()}
+    outputs = {s.variable: s.layer.prior for s in net.places if isinstance(s.layer, Transform)}
+    observed = set() if net.observes_input else {INPUT}
+    boxes = []
+    for name, variable in variables.items():
+        std = priors.get(name, outputs.get(name))
+        state = "observed" if name in observed else "no prior" if std is None else f"prior ± {std:.3g}"
+        style = ("parameter" if name in priors else "activation", *(("observed",) if name in observed else ()))
+        boxes.append(Box(name, (shape_in_words(variable), state), style))
+    order = {name: i for i, name in enumerate(variables)}
+    joined = [[order[v.variable.name] for v in f.views] for f in factors]
+    return _joined("network", boxes, factors, joined, {order[name] for name in observed}, path)
+
+
+def _joined(
+    title: str,
+    variables: list[Box],
+    factors: list[Factor],
+    joined: list[list[int]],
+    silent: set[int],
+    path: str | Path | None,
+) -> Drawing:
+    """Put boxes of the factor groups behind those of the variables, and the links between them."""
+    boxes, links = list(variables), []
+    for factor, ends in zip(factors, joined):
+        edges: dict[int, int] = {}
+        for end, count in zip(ends, factor.edge_counts):
+            edges[end] = edges.get(end, 0) + count
+        links += [Link(end, len(boxes), count, end in silent) for end, count in edges.items()]
+        loud = sum(count for end, count in edges.items() if end not in silent)
+        boxes.append(Box(factor.name, (counted(factor.factors, "factor"), counted(loud, "edge")), ("factor",)))
+    drawing = Drawing(title, tuple(boxes), tuple(links))
+    if path is not None:
+        drawing.save(path)
+    return drawing
+
+
+def prior_in_words(prior: Gaussian) -> str:
+    """Its standard deviations, as far as a few words can say."""
+    lam = np.asarray(prior.lam)
+    if not (lam != 0).any():
+        return "no prior"
+    if prior.block:
+        return "prior"
+    if not (lam > 0).all():
+        return "prior of some"
+    low, high = (f"{1 / math.sqrt(x):.3g}" for x in (lam.max(), lam.min()))
+    return f"prior ± {low}" if low == high else f"prior ± {low} to {high}"
+
+
+def shape_in_words(variable: Variable) -> str:
+    """Such as `4 × 3`, or `4 blocks of 3`."""
+    units = " × ".join(map(str, variable.unit_shape))
+    return f"{units} block{'s' * (variable.unit_shape != (1,))} of {variable.dim}" if variable.block else units
