@@ -23,8 +23,8 @@ import numpy as np
 import gbplearn as gbp
 from gbplearn.engine import loop as propagate
 from gbplearn.engine.diagnostics import no_diagnostics
-from gbplearn.engine.infer import _options
 from gbplearn.engine.loop import Enough, advance, run_in_place
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 
 HERE = pathlib.Path(__file__).parent
@@ -71,7 +71,7 @@ class Stepper:
     def __init__(self, graph: gbp.FactorGraph, schedule: gbp.Schedule | None = None):
         self.problem = graph.problem()
         self.state = empty_state(self.problem, jax.random.PRNGKey(0), False)
-        self.options = _options(graph, self.problem, 0.0, 0.0, schedule, 1)
+        self.options = make_options(graph, self.problem, 0.0, 0.0, schedule, 1)
         self.latest = no_diagnostics(self.problem)
 
     def messages_bytes(self) -> int:

@@ -10,8 +10,8 @@ import numpy as np
 
 import gbplearn as gbp
 from gbplearn.engine.diagnostics import no_diagnostics
-from gbplearn.engine.infer import _options
 from gbplearn.engine.loop import iterate
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import belief, empty_state
 from gbplearn.factors.operators import Entries
 
@@ -240,7 +240,7 @@ one_iteration = jax.jit(_one_iteration, compiler_options=QUICK)
 def run_iterations(graph, iterations, real=None, messages="auto"):
     """The messages after the first iteration and the beliefs after the last, as `one_iteration` returns them."""
     problem = graph.problem(None, messages)
-    options = _options(graph, problem, 0.4, 0.0, None, 1)
+    options = make_options(graph, problem, 0.4, 0.0, None, 1)
     empty = jax.eval_shape(lambda: empty_state(problem, jax.random.PRNGKey(0), False))
     state, first = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), empty), None  # as `gbp.init`, nothing to compile
     for _ in range(iterations):

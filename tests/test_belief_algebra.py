@@ -242,7 +242,7 @@ def test_what_cannot_be_forgotten_changes_nothing():
     for batch in (3, -1, True):
         with pytest.raises(ValueError, match="there is no batch"):
             learner.forget(batch)
-    said = learner._history.taught[1].beliefs
+    said = learner._history.contributions[1].beliefs
     said["dense/bias"] = gbp.Gaussian(said["dense/bias"].eta, 1e6 + said["dense/bias"].lam)
     with pytest.raises(ValueError, match="batch 1 cannot be forgotten: 'dense/bias' would be vaguer than its prior"):
         learner.forget(1)
@@ -348,7 +348,7 @@ def test_to_forget_the_only_batch_is_to_know_the_prior():
 
 def test_only_the_last_batches_are_remembered(monkeypatch, tmp_path):
     monkeypatch.setattr("gbplearn.learner.history.MOST", 3)
-    monkeypatch.setattr("gbplearn.learner.history.MOST_TAUGHT", 2)
+    monkeypatch.setattr("gbplearn.learner.history.MOST_CONTRIBUTIONS", 2)
     learner = classifier(record=True)
     x, y = points(50)
     for start in range(0, 50, 10):

@@ -107,7 +107,7 @@ def test_progress_tells_what_was_reached(capsys, monkeypatch):
     now = iter(range(0, 100, 6))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     done = []
-    for item in progress.progress("abc", "work", tell=lambda: f"{len(done)} done", period=10.0):
+    for item in progress.progress("abc", "work", status=lambda: f"{len(done)} done", period=10.0):
         done.append(item)
     assert capsys.readouterr().err == "work: 1 of 3, 12 s, 1 done\n"
 

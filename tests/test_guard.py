@@ -10,7 +10,7 @@ import gbplearn as gbp
 from gbplearn.engine import loop as propagate
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.guard import proximal
-from gbplearn.engine.infer import _options
+from gbplearn.engine.options import make_options
 from gbplearn.network.zoo import digits_classifier
 from pose_graphs import PoseGraph
 
@@ -188,7 +188,7 @@ def test_proximal_steps_go_on_where_noise_was_learnt():
     result = gbp.infer(graph)
     problem = graph.problem()
     settled = proximal.with_settled_noise(problem, result.state, proximal.current_means(problem, result.state))
-    options = _options(graph, problem, 0.0, 0.0, None, 1)
+    options = make_options(graph, problem, 0.0, 0.0, None, 1)
     enough = propagate.Enough(jnp.asarray(0.0))
     state, *_ = propagate.run(settled, result.state, options, no_diagnostics(settled), jnp.asarray(2), enough)
     np.testing.assert_array_equal(state.noise[0], result.state.noise[0])

@@ -18,7 +18,7 @@ from gbplearn.apps.experiments import image_settings
 from gbplearn.apps.experiments.catalogue import EXPERIMENTS
 from gbplearn.apps.experiments.experiment import run
 from gbplearn.apps.experiments.image_stream import ImageStream
-from gbplearn.apps.learning_curve import in_portions, moments_to_look
+from gbplearn.apps.learning_curve import in_portions, points_of_curve
 from gbplearn.apps.report.record import settings_hash
 from gbplearn.io.checkpoint import load
 
@@ -191,9 +191,9 @@ def test_settings_decide_the_hash_and_folders_do_not(small, tmp_path):
 
 
 def test_curves_have_points_at_powers_of_two_and_at_the_end():
-    assert moments_to_look(1) == [1]
-    assert moments_to_look(8) == [1, 2, 4, 8]
-    assert moments_to_look(12) == [1, 2, 4, 8, 12]
+    assert points_of_curve(1) == [1]
+    assert points_of_curve(8) == [1, 2, 4, 8]
+    assert points_of_curve(12) == [1, 2, 4, 8, 12]
     x = np.arange(2345.0)
     np.testing.assert_array_equal(in_portions(lambda part: part, x), x)
 

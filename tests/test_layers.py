@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.io.values import from_plain, to_plain
+from gbplearn.io.values import from_json, to_json
 from gbplearn.layers.activation import ACTIVATIONS, find_activation, value_and_slope
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.gaussian_observation import UnaryKind
@@ -79,7 +79,7 @@ def test_a_kink_rounded_off():
     np.testing.assert_allclose(smooth(a)[np.abs(a) > 0.5], sharp(a)[np.abs(a) > 0.5], atol=1e-5)
     _, slope = value_and_slope(smooth, jnp.asarray([0.0, -2.0, 2.0]))
     np.testing.assert_allclose(slope, [0.6, 0.2, 1.0], rtol=1e-6)
-    assert from_plain(to_plain(smooth, "it"), "it") == smooth
+    assert from_json(to_json(smooth, "it"), "it") == smooth
     with pytest.raises(ValueError, match="width must be > 0"):
         gbp.SmoothLeakyRelu(width=0.0)
 

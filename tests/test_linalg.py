@@ -9,7 +9,7 @@ import gbplearn as gbp
 from gbplearn.core import linalg
 from gbplearn.engine import loop as propagate
 from gbplearn.engine.diagnostics import no_diagnostics
-from gbplearn.engine.infer import _options
+from gbplearn.engine.options import make_options
 from gbplearn.engine.rounding import find_beliefs
 from gbplearn.engine.state import empty_state
 from helpers import random_spd
@@ -61,7 +61,7 @@ def test_no_program_calls_lapack():
     graph.add(gbp.Factor(lambda a, b: a[:2] + b[:2], (pose[:], far[:]), y=0.0, sigma=gbp.LearnNoise(1.0), name="sum"))
     problem = graph.problem()
     state = empty_state(problem, jax.random.PRNGKey(0), False)
-    options = _options(graph, problem, 0.0, 0.0, None, 1)
+    options = make_options(graph, problem, 0.0, 0.0, None, 1)
     enough = propagate.Enough(jnp.asarray(1e-3))
     programs = [
         propagate.run.lower(problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough),

@@ -379,7 +379,7 @@ def test_a_network_can_be_pickled_after_a_forward_pass():
 def test_activations_start_where_they_are_told():
     """Others start at the forward pass, which knows nothing of that; the parameters' start it knows."""
     net, x = small(), np.ones((2, 3))
-    first = next(s.variable for s in net.sites)
+    first = next(s.variable for s in net.places)
     shape = net.shapes((3,))[first]
     graph = net.graph(x, start={first: np.broadcast_to(0.7, (2, *shape)), f"{first}/weight": 0.0})
     start = graph.problem().start

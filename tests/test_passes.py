@@ -61,7 +61,7 @@ def test_passes_come_to_rest_where_all_examples_at_once_do():
     assert (lam <= 1.001 * most).all()
     assert (often.batches, often.examples) == (6, 60)
     assert not any(e.recorded for e in often.history())
-    assert often._history.taught == {}
+    assert often._history.contributions == {}
 
 
 def test_a_visit_that_ends_badly_changes_nothing():
@@ -98,7 +98,7 @@ def test_an_interruption_between_two_visits_leaves_no_record():
     with pytest.raises(KeyboardInterrupt):
         learn(who, x, y, 2, update=update)
     assert who.filtering.forgetting == 0.9
-    assert who._history.taught == {}
+    assert who._history.contributions == {}
     assert not who._history.record
 
 
@@ -122,6 +122,6 @@ def test_what_was_forgotten_before_the_first_part_stays_forgotten():
 
 
 def test_more_batches_than_are_recorded_are_a_stream(monkeypatch):
-    monkeypatch.setattr(passes, "MOST_TAUGHT", 5)
+    monkeypatch.setattr(passes, "MOST_CONTRIBUTIONS", 5)
     x, y = line()
     assert len(learn(learner(), x, y, 3)[1]) == 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.engine.infer import _options
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.graph.group import POOLED_EDGES, POOLED_MESSAGES, is_pooled
 from gbplearn.layers.dense import DenseKind
@@ -107,7 +107,7 @@ def test_small_networks_agree_with_messages_kept_edge_by_edge(build):
     options["schedule"] = gbp.Order(*net.graph(x, y).factors)  # less to compile than forth and back
     oracle, ours = (gbp.infer(net.graph(x, y), messages=m, **options) for m in ("per-edge", "pooled"))
     problem = net.graph(x, y).problem(None, "pooled")
-    first = net.sites[0].name
+    first = net.places[0].name
     assert pooled_slots(problem)[first] == {f"{first}/weight", f"{first}/bias"}
     assert oracle.status is ours.status is gbp.Status.CONVERGED
     for name, prior in net.priors().items():
@@ -140,7 +140,7 @@ def dense_graph(robust=None, weight=None, seed=0):
 def iterations(graph, count, damping, dropout=0.0, messages="pooled"):
     """Beliefs after `count` iterations."""
     problem = graph.problem(None, messages)
-    options = _options(graph, problem, damping, dropout, None, 1)
+    options = make_options(graph, problem, damping, dropout, None, 1)
     empty = jax.eval_shape(lambda: empty_state(problem, jax.random.PRNGKey(0), False))
     state, beliefs = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), empty), {}
     for _ in range(count):

@@ -156,8 +156,8 @@ def test_a_block_that_loses_its_prior_stays_proper():
     assert bool(belief.proper[0])
     np.testing.assert_allclose(belief.std[0], [257.8, 317.3], rtol=2e-3)  # weaker messages: never too sure
     assert abs(float((factor[0] @ np.asarray(belief.mean[0], float))[0])) < 1.0
-    stepped = gbp.step(result._graph, gbp.init(result._graph))
-    assert bool(gbp.beliefs(result._graph, stepped)["x"].proper[0])
+    stepped = gbp.step(result.graph, gbp.init(result.graph))
+    assert bool(gbp.beliefs(result.graph, stepped)["x"].proper[0])
 
 
 def test_the_rounding_of_a_scalar_is_what_its_parts_say():

@@ -153,7 +153,7 @@ def draw(structure, number, sensible):
         given["y"] = rng.integers(0, out[-1], BATCH) if classes else rng.standard_normal(out)
         given["y_observed"] = rng.random(BATCH) < 0.8
     report = student.update(x, **given)
-    result, graph = net.result, net.result._graph
+    result, graph = net.result, net.result.graph
     numbers = [np.asarray(a) for b in (*result.beliefs.values(), *student.posterior.values()) for a in (b.eta, b.lam)]
     sound = all(np.isfinite(a).all() for a in numbers) and np.isfinite([report.energy, report.residual]).all()
     sound = sound and all((np.asarray(b.lam) > 0).all() for b in student.posterior.values())

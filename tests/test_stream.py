@@ -7,7 +7,7 @@ import gbplearn as gbp
 from checkpoint_files import bits
 from gbplearn.apps.data.images import load_images
 from gbplearn.core.progress import progress
-from gbplearn.network.warm_start import read_carried, write_carried
+from gbplearn.network.warm_start import read_messages, write_messages
 from learners import HOW, SEEN, SIGMA, WIDE, classifier, line, measured, points
 
 
@@ -200,8 +200,8 @@ def test_messages_go_on_from_batch_to_batch(tmp_path):
     fresh, going = generator(), generator()
     reports = [one.update(frame, want="upsample", carry=("upsample",)) for one in (fresh, going)]
     assert set(reports[0].carried) == {"upsample"}
-    write_carried(tmp_path / "messages.npz", reports[0].carried)
-    held = read_carried(tmp_path / "messages.npz")
+    write_messages(tmp_path / "messages.npz", reports[0].carried)
+    held = read_messages(tmp_path / "messages.npz")
     for one in (fresh, going):
         one.options["iterations"] = 1
     anew = fresh.update(frame, want="upsample").belief.mean
@@ -216,9 +216,9 @@ def test_messages_of_layers_with_parameters_are_not_handed_on(tmp_path):
     for name in ("conv_transpose", "gaussian", "nothing"):
         with pytest.raises(ValueError, match=f"carry: '{name}' is no layer without parameters"):
             learner.update(frame, carry=(name,))
-    write_carried(tmp_path / "cut.npz", learner.update(frame, carry=("upsample",)).carried)
+    write_messages(tmp_path / "cut.npz", learner.update(frame, carry=("upsample",)).carried)
     whole = (tmp_path / "cut.npz").read_bytes()
     for wrong in (b"no archive", b"", whole[: len(whole) // 2]):
         (tmp_path / "cut.npz").write_bytes(wrong)
         with pytest.raises(ValueError, match=r"cut\.npz is damaged"):
-            read_carried(tmp_path / "cut.npz")
+            read_messages(tmp_path / "cut.npz")

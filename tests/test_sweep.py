@@ -11,8 +11,8 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn.engine import infer as inference
-from gbplearn.engine.bare import fixed_order, sweep
 from gbplearn.engine.state import empty_state
+from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
 from gbplearn.engine.visit import visit
 from gbplearn.kernels.cpu.chain import common_pieces
 from gbplearn.kernels.cpu.library import built
@@ -43,14 +43,14 @@ def problem_of(batch: int = 9, activation: str = "leaky_relu"):
 def called(problem, options) -> str:
     """The program of some iterations."""
     state = empty_state(problem, jax.random.PRNGKey(0), False)
-    return str(jax.make_jaxpr(lambda s, n: sweep(problem, s, options, n))(state, 2))
+    return str(jax.make_jaxpr(lambda s, n: iterate_undiagnosed(problem, s, options, n))(state, 2))
 
 
 def check_visits(problem, options, keep_points: bool = False):
     """Some iterations are as many visits."""
     order = fixed_order(problem, options)
     assert order is not None
-    swept = jax.jit(lambda s, n: sweep(problem, s, options, n))
+    swept = jax.jit(lambda s, n: iterate_undiagnosed(problem, s, options, n))
     one = {g: jax.jit(lambda s, g=g: visit(problem, s, options, g)[0]) for g in problem.active()}
     expected = start = empty_state(problem, jax.random.PRNGKey(0), keep_points)
     for count in range(4):

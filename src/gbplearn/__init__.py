@@ -9,21 +9,13 @@ from .core.gaussian import Gaussian
 from .core.noise import LearnNoise
 from .core.robust import Huber, Kernel, Tukey
 from .edges.axes import AxesEdges
+from .engine.damping import Damping, damping_for
 from .engine.guard.events import GuardAction, GuardEvent
 from .engine.guard.guard import Guard
 from .engine.infer import beliefs, infer, init, step
+from .engine.linearisation import AfterVisit, OnMovement
 from .engine.result import InferenceError, Result, Status, Trace
-from .engine.schedules import (
-    AfterVisit,
-    Damping,
-    OnMovement,
-    Order,
-    RandomLayers,
-    Residual,
-    Schedule,
-    Sweep,
-    damping_for,
-)
+from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep
 from .engine.state import State
 from .factors.measurement import FactorKind, Layout
 from .factors.operators import Entries, Operator

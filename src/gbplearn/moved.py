@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MOVED = {
+MOVED: dict[str, str | tuple[str, ...]] = {
     "acceptance": "engine.result",
     "answers": "learner.prediction",
     "baselines": "apps.baselines",
@@ -59,7 +59,7 @@ MOVED = {
     "denoising.smooth_graph": "apps.denoising.smooth_graph",
     "denoising.switches": "apps.denoising.switches",
     "deploy": "learner.deploy",
-    "drawing": "show.drawing",
+    "drawing": ("show.drawing", "show.graph_drawing"),
     "drawing_layout": "show.placement",
     "estimator": "estimators.base",
     "evidence": "graph.evidence",
@@ -99,9 +99,9 @@ MOVED = {
     "gaussian": "core.gaussian",
     "group": "graph.group",
     "guard": "engine.guard.guard",
-    "history": "learner.history",
+    "history": ("learner.history",),
     "image_scores": "apps.image_scores",
-    "inference": "engine.infer",
+    "inference": ("engine.infer", "engine.result"),
     "input_model": "estimators.input_model",
     "lay_out": "network.layout",
     "layers.operators": "factors.operators",
@@ -110,7 +110,7 @@ MOVED = {
     "linalg": "core.linalg",
     "locks": "learner.locks",
     "look": "engine.diagnostics",
-    "measurement": "factors.measurement",
+    "measurement": ("factors.measurement", "factors.operators", "kernels.forms"),
     "memory": "network.memory",
     "merging": "learner.merging",
     "messages": "engine.update",
@@ -129,7 +129,7 @@ MOVED = {
     "plotting": "show.plots",
     "poses": "graph.poses",
     "posterior": "learner.posterior",
-    "problem": "engine.state",
+    "problem": ("graph.problem", "engine.state"),
     "propagate": "engine.loop",
     "proximal": "engine.guard.proximal",
     "report": "apps.report",
@@ -143,14 +143,14 @@ MOVED = {
     "robust": "core.robust",
     "rounding": "engine.rounding",
     "rows": "edges.base",
-    "schedule": "engine.schedules",
+    "schedule": ("engine.schedules", "engine.damping", "engine.linearisation"),
     "scores": "apps.scores",
     "sealed_file": "io.container",
     "seen": "engine.inbox",
-    "sites": "network.places",
+    "sites": ("network.places",),
     "starting": "network.initial",
     "stream": "learner.stream",
-    "sweep": "engine.bare",
+    "sweep": "engine.undiagnosed",
     "tables": "estimators.validation",
     "tile_edges": "edges.tiles",
     "tracing": "core.tracing",
@@ -162,30 +162,53 @@ MOVED = {
     "view": "graph.variable",
     "visit": "engine.visit",
     "watching": "apps.learning_curve",
-    "window_edges": "edges.windows",
+    "window_edges": ("edges.windows", "edges.stencil"),
 }
 _ROOT = __name__.rpartition(".")[0]
 
 
+# Classes that have another name now; of pickles.
+RENAMED = {"sites.Site": "Place", "history.Taught": "Contribution"}
+
+
 class _MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module under its old name."""
+    """Finds a module under its old name; of one that was divided, a module that finds names in all of its parts."""
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Of a module that has moved."""
-        old = fullname.removeprefix(f"{_ROOT}.")
-        return importlib.util.spec_from_loader(fullname, self) if fullname != old and old in MOVED else None
+        return importlib.util.spec_from_loader(fullname, self) if _old_name(fullname) in MOVED else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module itself, where it is now."""
-        module = importlib.import_module(f"{_ROOT}.{MOVED[spec.name.removeprefix(f'{_ROOT}.')]}")
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The module itself, where it is now; None for a new one."""
+        new = MOVED[_old_name(spec.name)]
+        if not isinstance(new, str):
+            return None
+        module = importlib.import_module(f"{_ROOT}.{new}")
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It has been; only what it knows of itself is put right again."""
+        """Put right what a module that was there knows of itself; teach a new one where its names are."""
         found = module.__spec__
-        if found is not None and isinstance(found.loader, _MovedModules):
+        assert found is not None
+        if found.loader_state is not None:
             module.__spec__ = found.loader_state
+            return
+        old = _old_name(found.name)
+        parts = [importlib.import_module(f"{_ROOT}.{new}") for new in MOVED[old]]
+
+        def find(name: str) -> Any:
+            wanted = RENAMED.get(f"{old}.{name}", name)
+            for part in parts:
+                if hasattr(part, wanted):
+                    return getattr(part, wanted)
+            raise AttributeError(f"module '{found.name}' has no attribute '{name}'")
+
+        module.__dict__["__getattr__"] = find
+
+
+def _old_name(fullname: str) -> str:
+    return fullname.removeprefix(f"{_ROOT}.") if fullname.startswith(f"{_ROOT}.") else ""
 
 
 def install() -> None:

@@ -24,7 +24,7 @@ def in_portions(read: Callable[[np.ndarray], Any], x: np.ndarray | Pixels) -> np
     return np.concatenate([np.asarray(read(x[i : i + _PORTION])) for i in range(0, len(x), _PORTION)])
 
 
-def moments_to_look(batches: int) -> list[int]:
+def points_of_curve(batches: int) -> list[int]:
     """After 1, 2, 4, 8 ... batches and after the last: where learning curves have their points."""
     return sorted({2**k for k in range(batches.bit_length())} | {batches})
 
@@ -36,7 +36,7 @@ class Curve:
     """
 
     def __init__(self, images: Images, batch: int, batches: int, note: Mapping[str, Any], settings: str = ""):
-        self.images, self.batch, self.looks, self.settings = images, batch, set(moments_to_look(batches)), settings
+        self.images, self.batch, self.looks, self.settings = images, batch, set(points_of_curve(batches)), settings
         self.points: list[tuple[int, float]] = [tuple(p) for p in json.loads(note.get("curve", "[]"))]
         self._right = deque(json.loads(note.get("right", "[]")), max(1, _LAST // batch))
         # Batches that were watched, and their iterations: an older checkpoint does not say of those before it.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
 from ..graph.group import Group
 from ..graph.problem import Problem
-from .options import Options
-from .schedules import AfterVisit, OnMovement
 from .state import State, belief_mean, message_product
 
 
@@ -52,34 +49,6 @@ def outside_parts(problem: Problem, state: State, g: int, name: str) -> list[Gau
 def product(parts: list[Gaussian]) -> Gaussian:
     """Of all of them."""
     return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
-
-
-def _refresh(options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]):
-    """The linearisation point of this visit, and what of it is stored."""
-    stored = state.points[g]
-    if stored is None:
-        return means, None
-    first = state.visits[g] == 0
-    if isinstance(options.relinearise, AfterVisit):
-        return stored, stored
-    if isinstance(options.relinearise, OnMovement):
-        points = {}
-        for name, x0 in stored.items():
-            lam = jnp.diagonal(old[name].lam, axis1=-2, axis2=-1) if old[name].block else old[name].lam
-            far = (means[name] - x0) ** 2 * lam > options.relinearise.threshold**2
-            points[name] = jnp.where(first | far, means[name], x0)
-    else:
-        due = state.visits[g] % options.relinearise == 0
-        points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
-    return points, points
-
-
-def linearisation_points(
-    problem: Problem, options: Options, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]
-) -> tuple[dict[str, Array], dict[str, Array] | None]:
-    """Where a group is linearised at this visit, and what of it is stored."""
-    first = {n: jnp.where(state.visits[g] == 0, problem.start[n], x) for n, x in means.items() if n in problem.started}
-    return _refresh(options, state, g, {**means, **first}, old)
 
 
 def undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:

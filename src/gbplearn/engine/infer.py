@@ -16,44 +16,25 @@ from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
 from ..core.tracing import refuse_jit
 from ..graph.graph import FactorGraph, all_proper
+from ..graph.group import Role
 from ..graph.problem import Problem
+from .damping import Damping
 from .diagnostics import no_diagnostics
 from .guard.guard import Guard, GuardedRun, Outcome, as_guard
+from .linearisation import Relinearise
 from .loop import Enough, run
-from .options import Options
+from .options import make_options
 from .result import InferenceError, Result, Status, Trace
 from .rounding import find_beliefs, may_be_rounding
-from .schedules import AfterVisit, Damping, OnMovement, Schedule, Sweep, per_slot
+from .schedules import Schedule
 from .state import Messages, State, empty_state
-
-
-def _options(
-    graph: FactorGraph,
-    problem: Problem,
-    damping: float | Damping,
-    dropout: float | Damping,
-    schedule: Schedule | None,
-    relinearise: int | OnMovement | AfterVisit,
-) -> Options:
-    known = (isinstance(relinearise, int) and relinearise >= 1) or isinstance(relinearise, (OnMovement, AfterVisit))
-    if not known:
-        ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
-        raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
-    schedule = Sweep() if schedule is None else schedule
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
-    damp = per_slot("damping", damping, problem.groups, graph.kinds)
-    drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
-    damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
-    damp, drop = (jax.tree.map(lambda d: jnp.asarray(np.asarray(d, graph.dtype)), rows) for rows in (damp, drop))
-    return Options(damp, drop, damped, dropping, relinearise, schedule)
 
 
 def init(
     graph: FactorGraph,
     *,
     evidence: Mapping[str, Any] | None = None,
-    relinearise: int | OnMovement | AfterVisit = 1,
+    relinearise: Relinearise = 1,
     messages: str = "auto",
     seed: int = 0,
 ) -> State:
@@ -69,13 +50,13 @@ def step(
     damping: float | Damping = 0.0,
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
-    relinearise: int | OnMovement | AfterVisit = 1,
+    relinearise: Relinearise = 1,
     messages: str = "auto",
 ) -> State:
     """One iteration (a full schedule) from `state`, which stays usable. No guard watches over it."""
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)
-    options = _options(graph, problem, damping, dropout, schedule, relinearise)
+    options = make_options(graph, problem, damping, dropout, schedule, relinearise)
     return run(problem, state, options, no_diagnostics(problem), jnp.asarray(1), Enough(jnp.asarray(0.0)))[0]
 
 
@@ -121,8 +102,8 @@ def _carry_over(result: Result, problem: Problem) -> State:
         return result.state  # of another graph, which the caller finds out
     rows = []
     for a, b, fresh, known in zip(new.groups, old.groups, state.messages, result.state.messages):
-        kept = {place: known[i] for place, (kind, i) in enumerate(b.arguments) if kind == "slots"}
-        places = [place for place, (kind, _) in enumerate(a.arguments) if kind == "slots"]
+        kept = {place: known[i] for place, (role, i) in enumerate(b.arguments) if role is Role.SLOT}
+        places = [place for place, (role, _) in enumerate(a.arguments) if role is Role.SLOT]
         # Where another slot holds the reaction now, it starts anew.
         rows.append(tuple(_with_reaction(kept.get(place), m) for place, m in zip(places, fresh)))
     points = result.state.points if new.prior.keys() == old.prior.keys() else state.points
@@ -147,7 +128,7 @@ def infer(
     damping: float | Damping = 0.0,
     dropout: float | Damping = 0.0,
     schedule: Schedule | None = None,
-    relinearise: int | OnMovement | AfterVisit = 1,
+    relinearise: Relinearise = 1,
     messages: str = "auto",
     evidence: Mapping[str, Any] | None = None,
     init: Result | State | None = None,
@@ -192,7 +173,7 @@ def infer(
     check_not_forked()
     refuse_jit("gbp.infer")
     problem = graph.problem(evidence, messages)
-    options = _options(graph, problem, damping, dropout, schedule, relinearise)
+    options = make_options(graph, problem, damping, dropout, schedule, relinearise)
     if init is None:
         state = empty_state(problem, jax.random.PRNGKey(seed), relinearise != 1)
     else:

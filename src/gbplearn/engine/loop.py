@@ -14,10 +14,10 @@ from jax import Array, lax
 from ..core.compiling import lean_options, release_memory
 from ..graph.problem import Problem
 from ..kernels.registry import kernels
-from .bare import fixed_order, pick, sweep
 from .diagnostics import Diagnostics, Visit, diagnose, priorities
 from .options import Options
 from .state import State
+from .undiagnosed import fixed_order, iterate_undiagnosed, pick
 from .visit import visit
 
 # Large graphs (`Guard.large`) are diagnosed every so many iterations only, and their visits are compiled apart.
@@ -139,11 +139,11 @@ def _diagnose_after(
     problem: Problem, state: State, options: Options, latest: Diagnostics, count: Array
 ) -> tuple[State, Diagnostics]:
     """So many iterations of a large graph, at least one: the last of them freshly linearised, with a look at it."""
-    state = sweep(problem, state, options, count - 1)
+    state = iterate_undiagnosed(problem, state, options, count - 1)
     options = dataclasses.replace(options, relinearise=1)
     if fixed_order(problem, options) is not None:
         return iterate(problem, state, options, latest)
-    state = sweep(problem, state, options, jnp.ones((), jnp.int32))
+    state = iterate_undiagnosed(problem, state, options, jnp.ones((), jnp.int32))
     # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
     for g in problem.active():
         latest = diagnose(problem, options, Visit(state, *visit(problem, state, options, g, diagnosed=True)), latest, g)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from .schedules import AfterVisit, OnMovement, Schedule
+from ..graph.graph import FactorGraph
+from ..graph.problem import Problem
+from .damping import Damping, per_slot
+from .linearisation import AfterVisit, OnMovement, Relinearise
+from .schedules import Schedule, Sweep
 
 
 class Options(eqx.Module):
@@ -16,7 +22,7 @@ class Options(eqx.Module):
     dropout: tuple[tuple[Array, ...], ...]
     damped: bool = eqx.field(static=True)
     dropping: bool = eqx.field(static=True)
-    relinearise: int | OnMovement | AfterVisit = eqx.field(static=True)
+    relinearise: Relinearise = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
 
     def kept(self, g: int, s: int) -> Array:
@@ -26,3 +32,26 @@ class Options(eqx.Module):
     def noise_damping(self, g: int) -> Array:
         """Of a noise that is learnt."""
         return jnp.max(jnp.stack(self.damping[g]))
+
+
+def make_options(
+    graph: FactorGraph,
+    problem: Problem,
+    damping: float | Damping,
+    dropout: float | Damping,
+    schedule: Schedule | None,
+    relinearise: Relinearise,
+) -> Options:
+    """The arguments of `gbp.infer`, checked, for a problem of a graph."""
+    known = (isinstance(relinearise, int) and relinearise >= 1) or isinstance(relinearise, (OnMovement, AfterVisit))
+    if not known:
+        ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
+        raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
+    schedule = Sweep() if schedule is None else schedule
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
+    damp = per_slot("damping", damping, problem.groups, graph.kinds)
+    drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
+    damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
+    damp, drop = (jax.tree.map(lambda d: jnp.asarray(np.asarray(d, graph.dtype)), rows) for rows in (damp, drop))
+    return Options(damp, drop, damped, dropping, relinearise, schedule)

@@ -13,10 +13,10 @@ from ..factors.measurement import Linear
 from ..graph.group import Group, Slot
 from ..graph.problem import Problem
 from ..kernels.registry import Call, KernelDiagnostics, kernels
-from .inbox import linearisation_points, means_of, product, read_inbox, undamped
+from .inbox import means_of, product, read_inbox, undamped
+from .linearisation import AfterVisit, linearisation_points
 from .noise_update import learn_noise
 from .options import Options
-from .schedules import AfterVisit
 from .state import Messages, State, cavity
 from .update import Edge, PooledEdges, PooledMessages, general_messages, scalar_messages
 
@@ -149,7 +149,7 @@ def visit(
         linear, stored = frozen, state.points[g]
     else:
         means = means_of(problem, old)
-        points, stored = linearisation_points(problem, options, state, g, means, old)
+        points, stored = linearisation_points(problem, options.relinearise, state, g, means, old)
         linear = linearise_at(problem, g, points)
     variance = state.noise[g]
     held_spread = group.spread_of(problem.held, linear)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,6 +25,15 @@ from ..factors.measurement import Linear, Measurement
 from ..factors.operators import Entries, Operator
 from .factor import Factor
 from .variable import View
+
+
+class Role(enum.Enum):
+    """What an argument of a group is."""
+
+    SLOT = enum.auto()  # a variable that messages go to
+    HELD = enum.auto()  # a variable that is held at a belief
+    FIXED = enum.auto()  # a variable that is wholly observed
+    CONSTANT = enum.auto()
 
 
 class Slot(eqx.Module):
@@ -75,7 +85,7 @@ class Group(eqx.Module):
     measurement: Measurement
     name: str = eqx.field(static=True)
     linear: bool = eqx.field(static=True)
-    arguments: tuple[tuple[str, int], ...] = eqx.field(static=True)  # (which of the above, number)
+    arguments: tuple[tuple[Role, int], ...] = eqx.field(static=True)  # of `h`: which of the above, and its number
     grid: tuple[int, ...] = eqx.field(static=True)  # the factors, as an array
     h_shape: tuple[int, ...] = eqx.field(static=True)
     switch_axes: tuple[int, ...] = eqx.field(static=True)
@@ -117,21 +127,20 @@ class Group(eqx.Module):
             x = values[slot.variable]
             return x if self.measurement.whole else slot.rows(x)
 
-        kinds = {
-            "slots": [of(s) for s in self.slots],
-            "held": [of(s) for s in self.held],
-            "fixed": [of(s) for s in self.fixed],
-            "constants": list(self.constants),
+        by_role = {
+            Role.SLOT: [of(s) for s in self.slots],
+            Role.HELD: [of(s) for s in self.held],
+            Role.FIXED: [of(s) for s in self.fixed],
+            Role.CONSTANT: list(self.constants),
         }
-        return [kinds[kind][i] for kind, i in self.arguments]
+        return [by_role[role][i] for role, i in self.arguments]
 
     def with_known(self, fixed: dict[str, Array]) -> Group:
         """The same group, with what depends on observed values and constants alone computed once for all."""
         known: list[Array | None] = []
-        for kind, i in self.arguments:
-            known.append(
-                fixed[self.fixed[i].variable] if kind == "fixed" else self.constants[i] if kind == "constants" else None
-            )
+        for role, i in self.arguments:
+            constant = self.constants[i] if role is Role.CONSTANT else None
+            known.append(fixed[self.fixed[i].variable] if role is Role.FIXED else constant)
         return dataclasses.replace(self, measurement=self.measurement.with_known(known))
 
     def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
@@ -140,8 +149,8 @@ class Group(eqx.Module):
 
     def linearise(self, values: dict[str, Array]) -> Linear:
         """Linearise at the values of the variables: Jacobians of the slots, then of what is held."""
-        places = [self.arguments.index(("slots", i)) for i in range(len(self.slots))]
-        places += [self.arguments.index(("held", i)) for i in range(len(self.held))]
+        places = [self.arguments.index((Role.SLOT, i)) for i in range(len(self.slots))]
+        places += [self.arguments.index((Role.HELD, i)) for i in range(len(self.held))]
         value, jacobians = self.measurement.linearise(self.arguments_at(values), places)
         slots = (*self.slots, *self.held)
         shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
@@ -338,35 +347,35 @@ def make_group(
     if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
         raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
     scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
-    parts: dict[str, list[Any]] = {"slots": [], "held": [], "fixed": [], "constants": []}
+    parts: dict[Role, list[Any]] = {role: [] for role in Role}
     arguments, holders = [], {}
     together = _pooled_kinds(factor, views, fixed | held, kinds) if messages == "auto" else set()
     for place, (argument, view) in enumerate(zip(factor.args, views)):
         if view is None:
             array = np.asarray(argument)
             floats = jnp.issubdtype(array.dtype, jnp.floating)
-            kind, item = "constants", jnp.asarray(array.astype(dtype) if floats else array)
+            role, item = Role.CONSTANT, jnp.asarray(array.astype(dtype) if floats else array)
         else:
             name = view.variable.name
-            kind = "fixed" if name in fixed else "held" if name in held else "slots"
+            role = Role.FIXED if name in fixed else Role.HELD if name in held else Role.SLOT
             edges = view.edges(factor.factors) if factor.layout is None else factor.layout.edges[place]
             block, known = view.variable.block, name in proper
             reaction = None
             mode = "pooled" if kinds.get(name, "") in together else messages
-            if kind == "slots" and scalar and known and is_pooled(mode, factor, edges):
-                reaction = holders.setdefault(kinds.get(name, ""), len(parts[kind]))
+            if role is Role.SLOT and scalar and known and is_pooled(mode, factor, edges):
+                reaction = holders.setdefault(kinds.get(name, ""), len(parts[role]))
             item = Slot(edges, name, view.row_shape, block, known, reaction)
-        arguments.append((kind, len(parts[kind])))
-        parts[kind].append(item)
+        arguments.append((role, len(parts[role])))
+        parts[role].append(item)
     learnt = None
     if factor.learn is not None:
         start = jnp.asarray(factor.learn.start, dtype)
         learnt = NoisePrior(start * start, jnp.asarray(factor.learn.weight, dtype))
     return Group(
-        tuple(parts["slots"]),
-        tuple(parts["held"]),
-        tuple(parts["fixed"]),
-        tuple(parts["constants"]),
+        tuple(parts[Role.SLOT]),
+        tuple(parts[Role.HELD]),
+        tuple(parts[Role.FIXED]),
+        tuple(parts[Role.CONSTANT]),
         jnp.asarray(np.asarray(factor.y, dtype)),
         jnp.asarray(noise),
         learnt,

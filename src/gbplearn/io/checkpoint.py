@@ -23,8 +23,9 @@ from ..core.files import write_whole
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..engine.damping import Damping
 from ..engine.guard.guard import Guard
-from ..engine.schedules import Damping, Schedule
+from ..engine.schedules import Schedule
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
 from ..learner.learner import MOST_CAUTION, Learner, LearnerState
@@ -34,7 +35,7 @@ from ..network.sequential import Sequential
 from . import checkpoint_history
 from .container import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
 from .limits import Limits, check_whole
-from .values import LAYERS, VALUES, from_plain, is_number, is_whole, to_plain
+from .values import LAYERS, VALUES, from_json, is_number, is_whole, to_json
 
 FORMAT = 3
 _DTYPES = {"float32": "F32", "float64": "F64"}
@@ -188,16 +189,16 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     facts = {
         "format": FORMAT,
         "version": __version__,
-        "network": [to_plain(place.layer, f"layer '{place.name}'") for place in learner.net.places],
-        "network_input_shape": to_plain(learner.net.input_shape, "input_shape"),
-        "input_shape": to_plain(learner.input_shape, "input_shape"),
-        "settings": {name: to_plain(value, name) for name, value in settings.items()},
+        "network": [to_json(place.layer, f"layer '{place.name}'") for place in learner.net.places],
+        "network_input_shape": to_json(learner.net.input_shape, "input_shape"),
+        "input_shape": to_json(learner.input_shape, "input_shape"),
+        "settings": {name: to_json(value, name) for name, value in settings.items()},
         "factors": learner.factors is not None,
         "tied": state.tied,
         **{name: getattr(state, name) for name in _COUNTS},
         "sizes": state.sizes,
-        "noise": {name: to_plain(noise, name) for name, noise in state.noise.items()},
-        "note": {name: to_plain(value, f"note: {name}") for name, value in note.items()},
+        "noise": {name: to_json(noise, name) for name, noise in state.noise.items()},
+        "note": {name: to_json(value, f"note: {name}") for name, value in note.items()},
         "history": checkpoint_history.facts_of(state.history),
     }
     beliefs = {f"prior/{name}": g for name, g in state.prior.items()}
@@ -241,11 +242,11 @@ def decode(data: bytes) -> Content:
     check_whole(settings["seed"] + counts["batches"], "seed")
     for n in as_list(facts["sizes"], "sizes"):
         check_whole(n, "sizes", least=1, most=_LARGEST_BATCH)
-    noise = {name: from_plain(v, f"noise of {name}") for name, v in as_dict(facts["noise"], "noise").items()}
+    noise = {name: from_json(v, f"noise of {name}") for name, v in as_dict(facts["noise"], "noise").items()}
     if noise.keys() != net.start_noise(None).keys() or not all(isinstance(n, LearnNoise) for n in noise.values()):
         raise ValueError("the noise it holds is not what the network learns")
     limits.check(noise, "noise")
-    note = {name: from_plain(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
+    note = {name: from_json(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
 
     history = checkpoint_history.checked(facts["history"], noise, limits, _MOST)
     expected = _expected(net, shape, limits, entries, history)
@@ -271,7 +272,7 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
         raise ValueError("the network takes other examples than the learner")
     if len(as_list(facts["network"], "network")) > _MOST_LAYERS:
         raise ValueError(f"a network of more than {_MOST_LAYERS} layers")
-    layers = [from_plain(v, f"layer {i}", LAYERS) for i, v in enumerate(facts["network"])]
+    layers = [from_json(v, f"layer {i}", LAYERS) for i, v in enumerate(facts["network"])]
     if not all(type(layer).__name__ in LAYERS for layer in layers):
         raise ValueError("network must be a list of layers")
     for i, layer in enumerate(layers):
@@ -285,7 +286,7 @@ def _settings(data: Any) -> dict[str, Any]:
     """The settings of a learner; what its constructor does not check is checked here."""
     data = {"unusual": CHOICES[0], **as_dict(data, "settings")}  # which older files do not have
     check_names(data, SETTINGS, "settings")
-    out = {name: from_plain(value, name, VALUES) for name, value in data.items()}
+    out = {name: from_json(value, name, VALUES) for name, value in data.items()}
     for name in ("damping", "dropout"):
         d = out[name]
         shares = [d.parameters, d.activations, *(v for _, v in d.by_name)] if isinstance(d, Damping) else [d]

@@ -12,11 +12,11 @@ from typing import Any
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
 from ..engine.result import Status
-from ..learner.history import MOST, BatchRecord, Before, History, Taught
+from ..learner.history import MOST, BatchRecord, Before, Contribution, History
 from ..learner.unusual import BatchStatistics, joined
 from .container import as_dict, as_list, check_names
 from .limits import Limits, check_whole
-from .values import from_plain, is_number, is_whole, to_plain
+from .values import from_json, is_number, is_whole, to_json
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(BatchRecord))
 
@@ -27,21 +27,23 @@ def facts_of(history: History) -> dict[str, Any]:
     return {
         "record": history.keeps,
         "batches": [[getattr(told, name) for name in _FIELDS] for told in history.entries],
-        "noise": {str(n): {name: list(v) for name, v in said.noise.items()} for n, said in history.taught.items()},
+        "noise": {
+            str(n): {name: list(v) for name, v in said.noise.items()} for n, said in history.contributions.items()
+        },
         "count": history.count,
         "statistics": {
-            "earlier": to_plain(history.earlier, "statistics"),
-            "taught": {str(n): to_plain(said.statistics, "statistics") for n, said in history.taught.items()},
+            "earlier": to_json(history.earlier, "statistics"),
+            "taught": {str(n): to_json(said.statistics, "statistics") for n, said in history.contributions.items()},
         },
         "before": None
         if before is None
-        else {"noise": {n: to_plain(v, n) for n, v in before.noise.items()}, "caution": before.caution},
+        else {"noise": {n: to_json(v, n) for n, v in before.noise.items()}, "caution": before.caution},
     }
 
 
 def tensors_of(history: History) -> dict[str, Gaussian]:
     """The Gaussians, by the names that `names_in` gives them."""
-    out = {f"taught/{n}/{name}": g for n, said in history.taught.items() for name, g in said.beliefs.items()}
+    out = {f"taught/{n}/{name}": g for n, said in history.contributions.items() for name, g in said.beliefs.items()}
     if history.before is not None:
         out |= {f"before/{name}": g for name, g in history.before.beliefs.items()}
     return out
@@ -78,7 +80,7 @@ def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, 
     if before is not None:
         check_names(as_dict(before, "history: before"), ("noise", "caution"), "history: before")
         known = as_dict(before["noise"], "history: before")
-        known = {n: from_plain(v, f"noise of {n}") for n, v in known.items()}
+        known = {n: from_json(v, f"noise of {n}") for n, v in known.items()}
         if sorted(known) != layers or not all(isinstance(v, LearnNoise) for v in known.values()):
             raise ValueError("history: the noise before is not what the network learns")
         limits.check(known, "history: noise before")
@@ -99,7 +101,7 @@ def _statistics(data: Any, kept: tuple[str, ...]) -> dict[int | None, BatchStati
     check_names(as_dict(data, what), ("earlier", "taught"), what)
     check_names(as_dict(data["taught"], what), kept, what)
     out = {None: data["earlier"], **{int(n): value for n, value in data["taught"].items()}}
-    found = {n: from_plain(value, what) for n, value in out.items()}
+    found = {n: from_json(value, what) for n, value in out.items()}
     if not all(isinstance(value, BatchStatistics) for value in found.values()):
         raise ValueError(f"{what} are damaged")
     return found
@@ -136,7 +138,9 @@ def history_of(facts: dict[str, Any], parameters: Iterable[str], belief: Callabl
     of = facts["statistics"]
     out.earlier, out.statistics = of[None], joined(of.values())
     for number, noise in facts["noise"].items():
-        out.taught[number] = Taught({name: belief(f"taught/{number}/{name}") for name in names}, noise, of[number])
+        out.contributions[number] = Contribution(
+            {name: belief(f"taught/{number}/{name}") for name in names}, noise, of[number]
+        )
     if facts["before"] is not None:
         out.before = Before({name: belief(f"before/{name}") for name in names}, **facts["before"])
     return out

@@ -16,8 +16,9 @@ from jax import Array
 
 from ..core.noise import LearnNoise
 from ..core.robust import Huber, Tukey
+from ..engine.damping import Damping
 from ..engine.guard.guard import Guard
-from ..engine.schedules import Damping, Order, RandomLayers, Residual, Sweep
+from ..engine.schedules import Order, RandomLayers, Residual, Sweep
 from ..layers.activation import LeakyRelu, SmoothLeakyRelu
 from ..layers.avg_pool2d import AvgPool2D
 from ..layers.conv2d import Conv2D
@@ -73,28 +74,28 @@ _LISTS = ("kernel", "stride", "size", "robust_over", "by_name", "names")  # fiel
 _LARGEST = 2**63
 
 
-def to_plain(value: Any, what: str) -> Any:
+def to_json(value: Any, what: str) -> Any:
     """A value as plain data; a `ValueError` names `what` cannot be."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (np.generic, np.ndarray, Array)) and value.ndim == 0:
-        return to_plain(value.item(), what)
+        return to_json(value.item(), what)
     if isinstance(value, (int, float)):
         if not _sound(value):
             raise ValueError(f"{what} cannot be saved: {value!r}")
         return value
     if isinstance(value, (tuple, list)):
-        return [to_plain(v, what) for v in value]
+        return [to_json(v, what) for v in value]
     name = type(value).__name__
     known = {**VALUES, **LAYERS}.get(name)
     if known is not None and known is type(value):
         fields = [f.name for f in dataclasses.fields(known)]
-        return {name: {f: to_plain(getattr(value, f), f"{what}: {f}") for f in fields}}
+        return {name: {f: to_json(getattr(value, f), f"{what}: {f}") for f in fields}}
     own = "a function" if callable(value) and not isinstance(value, Layer) else f"of the type {name}"
     raise ValueError(f"{what} cannot be saved: it is {own} that only your program knows")
 
 
-def from_plain(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: bool = False) -> Any:
+def from_json(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: bool = False) -> Any:
     """The value again.
 
     **Arguments:**
@@ -110,7 +111,7 @@ def from_plain(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: 
             raise ValueError(f"{what}: a number is too large")
         return data
     if isinstance(data, list) and lists:
-        return tuple(from_plain(v, what, {}, lists) for v in data)
+        return tuple(from_json(v, what, {}, lists) for v in data)
     if not isinstance(data, dict) or len(data) != 1:
         raise ValueError(f"{what} is not what it should be")
     ((name, fields),) = data.items()
@@ -122,7 +123,7 @@ def from_plain(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: 
     for f, v in fields.items():
         if v is None and "None" not in str(expected[f].type):
             raise ValueError(f"{what}: {f} is missing")
-    values = {f: from_plain(v, f"{what}: {f}", lists=f in _LISTS) for f, v in fields.items()}
+    values = {f: from_json(v, f"{what}: {f}", lists=f in _LISTS) for f, v in fields.items()}
     axes = values.get("robust_over")  # which constructors leave to the factor
     if axes is not None and not all(map(is_whole, axes if isinstance(axes, tuple) else (axes,))):
         raise ValueError(f"{what}: robust_over must be whole numbers, got {axes!r}")

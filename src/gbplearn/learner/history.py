@@ -19,7 +19,8 @@ from .report import Report
 from .unusual import BatchStatistics, joined
 
 # So many batches are remembered, and what so many of them have said: the last ones.
-MOST, MOST_TAUGHT = 10_000, 1_000
+MOST, MOST_CONTRIBUTIONS = 10_000, 1_000
+_FORMERLY = {"taught": "contributions"}  # names of fields in older pickles
 # Of the precision before, in units of the last place: by so much it may seem to fall below the prior's.
 _ROUNDING = 8
 
@@ -39,7 +40,7 @@ class BatchRecord:
 
 
 @dataclasses.dataclass(frozen=True)
-class Taught:
+class Contribution:
     """What a batch has said: its posterior divided by its prior; and of noise how many measurements, and squares.
 
     Also what its examples were like.
@@ -64,7 +65,7 @@ class Entry:
     """What there is to remember of a batch."""
 
     record: BatchRecord
-    taught: Taught | None
+    contribution: Contribution | None
     before: Before | None
     statistics: BatchStatistics
 
@@ -72,11 +73,11 @@ class Entry:
 class History:
     """Records of all batches; with `record`, also what each of them said, and what was known before the last."""
 
-    def __init__(self, record: bool, most: int = MOST, most_taught: int = MOST_TAUGHT):
-        self.record, self.most, self.most_taught = record, most, most_taught
+    def __init__(self, record: bool, most: int = MOST, most_contributions: int = MOST_CONTRIBUTIONS):
+        self.record, self.most, self.most_contributions = record, most, most_contributions
         self.count = 0  # the number of the next batch
         self.entries: deque[BatchRecord] = deque(maxlen=most)
-        self.taught: dict[int, Taught] = {}
+        self.contributions: dict[int, Contribution] = {}
         self.before: Before | None = None
         self.earlier = BatchStatistics()  # of the batches that are not in `taught`
         self.statistics = BatchStatistics()  # of all batches that were learnt from
@@ -87,22 +88,27 @@ class History:
         """As `Learner(record=)` asks for: the contributions of no batches, of the last 1,000, or of so many."""
         if isinstance(record, bool) or not record:
             return cls(bool(record))
-        return cls(True, most_taught=int(record))
+        return cls(True, most_contributions=int(record))
 
     @property
     def keeps(self) -> bool | int:
         """What `keeping` was asked for."""
-        return self.record if self.most_taught == MOST_TAUGHT else self.record and self.most_taught
+        return self.record if self.most_contributions == MOST_CONTRIBUTIONS else self.record and self.most_contributions
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a pickle; older ones have fewer fields."""
-        new = {"earlier": BatchStatistics(), "statistics": BatchStatistics(), "most": MOST, "most_taught": MOST_TAUGHT}
+        new = {
+            "earlier": BatchStatistics(),
+            "statistics": BatchStatistics(),
+            "most": MOST,
+            "most_contributions": MOST_CONTRIBUTIONS,
+        }
         self.__dict__.update(new | state)
 
     def copy(self) -> History:
         """The same records, which then go different ways."""
         out = copy.copy(self)
-        out.entries, out.taught, out._aside = self.entries.copy(), dict(self.taught), dict(self._aside)
+        out.entries, out.contributions, out._aside = self.entries.copy(), dict(self.contributions), dict(self._aside)
         return out
 
     def entry(
@@ -133,7 +139,7 @@ class History:
             return Entry(told, None, None, statistics)
         said = {name: after[name] / given[name] for name in after}
         more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
-        return Entry(told, Taught(said, more, statistics), before, statistics)
+        return Entry(told, Contribution(said, more, statistics), before, statistics)
 
     def begin_with(self, statistics: BatchStatistics) -> None:
         """What the examples of batches were like of which no records are."""
@@ -141,16 +147,16 @@ class History:
 
     def put(self, entry: Entry) -> None:
         """The batch has been learnt from."""
-        told, said, self.before = entry.record, entry.taught, entry.before
+        told, said, self.before = entry.record, entry.contribution, entry.before
         self.entries.append(told)
         self.count += 1
         self.statistics = self.statistics.joined(entry.statistics)
         if said is None:
             self.earlier = self.earlier.joined(entry.statistics)
             return
-        self.taught[told.batch] = said
-        for old in [n for n in self.taught if n <= told.batch - self.most_taught]:
-            self.earlier = self.earlier.joined(self.taught.pop(old).statistics)
+        self.contributions[told.batch] = said
+        for old in [n for n in self.contributions if n <= told.batch - self.most_contributions]:
+            self.earlier = self.earlier.joined(self.contributions.pop(old).statistics)
             self._replace(old, recorded=False)
 
     def _replace(self, batch: int, **changes: bool) -> None:
@@ -186,7 +192,7 @@ class History:
                 f"batch {batch} cannot be forgotten: with alpha, process_noise or forgetting, what it said has changed "
                 "since; only the batch learnt last can, once"
             )
-        said, out = self.taught[batch], {}
+        said, out = self.contributions[batch], {}
         for name, belief in now.beliefs.items():
             left = belief / said.beliefs[name]
             least, lam = prior[name].lam, np.asarray(left.lam)
@@ -204,13 +210,13 @@ class History:
     def forget(self, batch: int) -> None:
         """Note that a batch is forgotten, and drop what it said."""
         self._replace(batch, forgotten=True)
-        self.taught.pop(batch, None)
-        self.statistics = joined([self.earlier, *(said.statistics for said in self.taught.values())])
+        self.contributions.pop(batch, None)
+        self.statistics = joined([self.earlier, *(said.statistics for said in self.contributions.values())])
         self.before = None
 
     def drop_records(self) -> None:
         """Of all batches keep only that they were; none can be forgotten any more."""
-        self.taught, self.before, self.earlier = {}, None, self.statistics
+        self.contributions, self.before, self.earlier = {}, None, self.statistics
         kept = (dataclasses.replace(e, recorded=False) if e.recorded else e for e in self.entries)
         self.entries = deque(kept, maxlen=self.most)
 

@@ -21,10 +21,11 @@ from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
 from ..core.progress import progress
+from ..engine.damping import Damping, damping_for
 from ..engine.guard.events import GuardAction
 from ..engine.guard.guard import Guard
 from ..engine.result import InferenceError, Result, Status
-from ..engine.schedules import Damping, Schedule, damping_for
+from ..engine.schedules import Schedule
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import check_mode
 from ..layers.layer import Transform
@@ -33,7 +34,7 @@ from ..network.batch import PREDICT_SIZES, Batch, padded_size
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
 from ..network.sequential import Sequential
-from ..network.warm_start import check_carried
+from ..network.warm_start import check_warm_layers
 from .batch_evidence import log_evidence_of_batch
 from .filtering import Beliefs, Filtering
 from .history import BatchRecord, Before, History
@@ -293,7 +294,7 @@ class Learner:
         `report.accepted` is False and the posterior as it was before.
         """
         wanted = None if want is None else variable_name(self.net, want)
-        check_carried(self.net, self.prior, (*carry, *(carried or {})))
+        check_warm_layers(self.net, self.prior, (*carry, *(carried or {})))
         batch = self.checked(
             x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior, sample_weight=sample_weight
         )
@@ -493,7 +494,7 @@ class Learner:
     @property
     def most_recorded(self) -> int:
         """Contributions of so many batches are kept at most, if they are recorded."""
-        return self._history.most_taught
+        return self._history.most_contributions
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ def _merged_learners(learners: list[Learner]) -> Learner:
                 raise ValueError(f"merge takes learners that began with one prior; that of '{name}' differs (seed=)")
     out = copy.copy(first)
     out.options, states = dict(first.options), [learner.state for learner in learners]
-    history = History(states[0].history.record, states[0].history.most, states[0].history.most_taught)
+    history = History(states[0].history.record, states[0].history.most, states[0].history.most_contributions)
     history.begin_with(joined(state.history.statistics for state in states))
     out.restore(
         LearnerState(

@@ -10,7 +10,7 @@ import numpy as np
 from ..core.gaussian import Gaussian
 from ..engine.guard.events import GuardEvent
 from ..engine.result import Result, Status, Trace
-from ..network.warm_start import Carried, messages_of
+from ..network.warm_start import LayerMessages, layer_messages
 from .unusual import Unusual
 
 # Twice the energy a measurement is the mean square of residuals in units of their noise, about 1 or less where a layer
@@ -34,7 +34,7 @@ class Report:
     trace: Trace  # residuals and energies of each factor group, iteration by iteration
     belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
     batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
-    carried: Carried | None = None  # if `update(carry=...)` asked, messages of these layers
+    carried: LayerMessages | None = None  # if `update(carry=...)` asked, messages of these layers
     log_evidence: float | None = None  # if `update(evidence=True)` asked: log p(batch | batches before)
     energy_per_factor: dict[str, float] = dataclasses.field(default_factory=dict)  # twice the energy a measurement
     strained: tuple[str, ...] = ()  # layers that do not hold: there it is above 25
@@ -77,7 +77,7 @@ def report_of(
         trace,
         belief,
         batch,
-        messages_of(result, carry) if carry and accepted else None,
+        layer_messages(result, carry) if carry and accepted else None,
         log_evidence,
         each,
         strained,

@@ -29,7 +29,7 @@ from .memory import network_memory
 from .places import INPUT, place_layers
 from .rounds import joined_rounds
 from .summary import table
-from .warm_start import carried_state
+from .warm_start import warm_state
 
 if TYPE_CHECKING:
     from ..show.drawing import Drawing
@@ -340,7 +340,7 @@ class Sequential:
             raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
         learnt = {**self.start_noise(beliefs), **(noise or {})}
         how = {"inputs": inputs, "seed": seed, "dtype": dtype}
-        begin = partial(carried_state, carried=carried, messages=options.get("messages", "auto"), seed=seed)
+        begin = partial(warm_state, carried=carried, messages=options.get("messages", "auto"), seed=seed)
         if not learnt:
             graph = self.graph(batch, beliefs=beliefs, **how)
             return infer(graph, iterations=iterations, init=begin(graph), seed=seed, **options)

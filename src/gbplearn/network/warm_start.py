@@ -23,17 +23,17 @@ from ..layers.layer import Transform
 if TYPE_CHECKING:
     from .sequential import Sequential
 
-Carried = dict[str, tuple[Messages, ...]]  # of each slot of a factor group, by its name
+LayerMessages = dict[str, tuple[Messages, ...]]  # of each slot of a factor group, by its name
 _PARTS = ("eta", "lam")
 
 
-def messages_of(result: Result, groups: Sequence[str]) -> Carried:
+def layer_messages(result: Result, groups: Sequence[str]) -> LayerMessages:
     """The messages of some factor groups, by name."""
     found = dict(zip((group.name for group in result.problem.groups), result.state.messages))
     return {name: found[name] for name in groups}
 
 
-def check_carried(net: Sequential, parameters: Iterable[str], names: Iterable[str]) -> None:
+def check_warm_layers(net: Sequential, parameters: Iterable[str], names: Iterable[str]) -> None:
     """A `ValueError` names what is no layer without parameters."""
     learnt = {name.rpartition("/")[0] for name in parameters}
     quiet = [s.name for s in net.places if isinstance(s.layer, Transform) and s.name not in learnt]
@@ -42,7 +42,7 @@ def check_carried(net: Sequential, parameters: Iterable[str], names: Iterable[st
             raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(quiet)})")
 
 
-def carried_state(
+def warm_state(
     graph: FactorGraph, *, carried: Mapping[str, tuple[Messages, ...]] | None, messages: str, seed: int
 ) -> State | None:
     """A state in which no message has been sent yet, but for those of some factor groups.
@@ -60,7 +60,7 @@ def carried_state(
     return dataclasses.replace(state, messages=tuple(rows), visits=visits)
 
 
-def write_carried(path: Path, carried: Mapping[str, tuple[Messages, ...]]) -> None:
+def write_messages(path: Path, carried: Mapping[str, tuple[Messages, ...]]) -> None:
     """As arrays in a file (`numpy.savez`), which appears whole or not at all."""
     arrays = {}
     for group, slots in carried.items():
@@ -75,8 +75,8 @@ def write_carried(path: Path, carried: Mapping[str, tuple[Messages, ...]]) -> No
     write_whole(path, lambda file: file.write(buffer.getvalue()))
 
 
-def read_carried(path: Path) -> Carried:
-    """What `write_carried` wrote. Nothing in the file is executed."""
+def read_messages(path: Path) -> LayerMessages:
+    """What `write_messages` wrote. Nothing in the file is executed."""
     slots: dict[str, dict[int, dict[str, jax.Array]]] = {}
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as held:

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...core.gaussian import Gaussian
-from ...engine.bare import fixed_order
+from ...engine.damping import Damping
 from ...engine.diagnostics import no_diagnostics
 from ...engine.guard.guard import Guard
-from ...engine.infer import _options
 from ...engine.loop import CHUNK, Enough, advance, prepared
-from ...engine.schedules import Damping
+from ...engine.options import make_options
 from ...engine.state import empty_state
+from ...engine.undiagnosed import fixed_order
 from ...graph.factor import Factor
 from ...graph.graph import FactorGraph
 from ...graph.problem import Problem
@@ -69,7 +69,7 @@ def _traffic(problem: Problem, order: tuple[int, ...]) -> int:
 
 def _workload(graph: FactorGraph, damping: Damping, messages: str, references: dict[str, Run]) -> Workload:
     problem = graph.problem(None, messages)
-    options = _options(graph, problem, damping, 0.0, None, 1)
+    options = make_options(graph, problem, damping, 0.0, None, 1)
     problem = prepared(problem, options)
     order = fixed_order(problem, options)
     assert order is not None

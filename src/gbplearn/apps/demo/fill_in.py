@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from ...core.progress import progress
-from ...engine.schedules import Damping
+from ...engine.damping import Damping
 from ...layers.conv_transpose2d import ConvTranspose2D
 from ...layers.dense import Dense
 from ...learner.learner import Learner

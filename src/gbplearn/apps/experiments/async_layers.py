@@ -22,7 +22,7 @@ from ...learner.learner import Learner
 from ...show.figures import BLUE, GREEN, ORANGE
 from .. import scores
 from ..data.images import Images, load_images
-from ..learning_curve import in_portions, moments_to_look
+from ..learning_curve import in_portions, points_of_curve
 from ..report.record import Clock
 from .experiment import READ_OUT, SeedRun, rows_by_read_out, total_cost
 from .image_settings import BATCH, ITERATIONS, network
@@ -90,7 +90,7 @@ class AsyncLayers(InParts):
         groups = tuple(site.name for site in learner.net.places)
         sweep = len(Sweep().order(groups))  # visits of an iteration; the random order has one for each group
         batches = -(-len(order) // BATCH)
-        looks, curve, iterations = set(moments_to_look(batches)), [], []
+        looks, curve, iterations = set(points_of_curve(batches)), [], []
         for number in progress(range(batches), f"{how}, seed {seed}"):
             if given is not None:  # so many, and no fewer
                 more = 1 if how == ITERATION else sweep / len(groups)

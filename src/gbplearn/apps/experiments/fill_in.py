@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from ...core.gaussian import Gaussian
 from ...core.progress import progress
-from ...engine.schedules import Damping
+from ...engine.damping import Damping
 from ...layers.dense import Dense
 from ...layers.gaussian_observation import GaussianObservation
 from ...learner.learner import Learner

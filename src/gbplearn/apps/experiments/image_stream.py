@@ -23,7 +23,7 @@ from ...learner.learner import Learner
 from ...show.page import Section
 from .. import scores
 from ..data.images import Images, Pixels, load_images
-from ..learning_curve import Curve, in_portions, moments_to_look
+from ..learning_curve import Curve, in_portions, points_of_curve
 from ..report.classifier import Learnt, sections
 from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training
@@ -166,7 +166,7 @@ class ImageStream(InParts):
         batches = -(-len(order) // self.batch)
         build, words = baselines(self.data, batches)[name]
         model = build(images.train_x.shape[1:], seed)
-        looks, points, cpu, logits = set(moments_to_look(batches)), [], 0.0, np.zeros((0, 0))
+        looks, points, cpu, logits = set(points_of_curve(batches)), [], 0.0, np.zeros((0, 0))
         for number, start in enumerate(progress(range(0, len(order), self.batch), f"{name}, seed {seed}")):
             rows = order[start : start + self.batch]
             begin = time.process_time()

@@ -27,7 +27,8 @@ from matplotlib.ticker import MultipleLocator
 from ...core.gaussian import Gaussian
 from ...core.progress import progress
 from ...engine.infer import infer
-from ...engine.schedules import AfterVisit, Order
+from ...engine.linearisation import AfterVisit
+from ...engine.schedules import Order
 from ...graph.factor import Factor
 from ...graph.graph import FactorGraph
 from ...learner.learner import Learner

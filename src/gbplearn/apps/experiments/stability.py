@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...core.progress import progress
-from ...engine.schedules import Damping
+from ...engine.damping import Damping
 from ...learner.learner import Learner
 from .. import scores
 from ..data.images import Images, load_images

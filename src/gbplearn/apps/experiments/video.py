@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from ...core.progress import progress
 from ...io.checkpoint import load, save
-from ...network.warm_start import read_carried, write_carried
+from ...network.warm_start import read_messages, write_messages
 from ..data.video import FRAMES, corrupt, load_bear
 from ..denoising.layered import BETWEEN, PAPER, learn_frame
 from ..image_scores import psnr
@@ -132,7 +132,7 @@ class Video(InParts):
             told = json.loads(learner.note["frames"])
             earlier = float(learner.note["seconds"])
         begin, spent, carry = time.perf_counter(), sum(told["cpu"]), METHODS[method].carry
-        carried = read_carried(_messages(path, len(told["psnr"]) - 1)) if carry and told["psnr"] else None
+        carried = read_messages(_messages(path, len(told["psnr"]) - 1)) if carry and told["psnr"] else None
 
         def tell() -> str:
             return f"{np.mean(told['psnr']):.2f} dB" if told["psnr"] else ""
@@ -142,7 +142,7 @@ class Video(InParts):
             image, _, report = learn_frame(learner, noisy[number], None, carry, carried)
             carried = report.carried
             if carry:
-                write_carried(_messages(path, number), carried or {})
+                write_messages(_messages(path, number), carried or {})
             mask = masks[number]
             told["cpu"].append(time.process_time() - cpu)
             told["psnr"].append(psnr(image, clean[number]))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ...engine.damping import Damping
 from ...engine.result import Result, Status
-from ...engine.schedules import Damping, Schedule
+from ...engine.schedules import Schedule
 from ...learner.posterior import Posterior
 from ...show.figures import picture
 from ...show.page import Section

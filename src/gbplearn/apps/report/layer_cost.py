@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import jax
 
-from ...engine.bare import fixed_order
-from ...engine.infer import _options
+from ...engine.damping import Damping
 from ...engine.loop import prepared
-from ...engine.schedules import Damping, Schedule
+from ...engine.options import make_options
+from ...engine.schedules import Schedule
 from ...engine.state import empty_state
+from ...engine.undiagnosed import fixed_order
 from ...engine.visit import visit
 from ...graph.graph import FactorGraph
 
@@ -44,7 +45,7 @@ def group_costs(
     In an iteration visits are compiled together, which may be faster than the sum of these.
     """
     problem = graph.problem(None, messages)
-    options = _options(graph, problem, damping, 0.0, schedule, 1)
+    options = make_options(graph, problem, damping, 0.0, schedule, 1)
     problem = prepared(problem, options)
     order, out = fixed_order(problem, options), []
     state = empty_state(problem, jax.random.PRNGKey(0), False)

@@ -29,12 +29,12 @@ import numpy as np
 
 from ...core.gaussian import Gaussian
 from ...graph.problem import Problem
-from ..bare import fixed_order
 from ..diagnostics import Diagnostics, no_diagnostics
 from ..loop import CHUNK, Enough, advance, prepared
 from ..options import Options
 from ..rounding import find_beliefs, may_be_rounding
 from ..state import State, belief_mean, empty_state
+from ..undiagnosed import fixed_order
 from . import proximal
 from .events import GuardAction, GuardEvent
 from .proximal import Values

@@ -11,11 +11,12 @@ from ...core.gaussian import Gaussian
 from ...core.robust import Huber, Tukey
 from ...edges.axes import AxesEdges
 from ...edges.indexed import SliceEdges
-from ...engine.inbox import Inbox, linearisation_points, means_of, outside_parts, product, read_inbox, undamped
+from ...engine.inbox import Inbox, means_of, outside_parts, product, read_inbox, undamped
+from ...engine.linearisation import linearisation_points
 from ...engine.options import Options
 from ...engine.state import Messages, State
 from ...factors.measurement import FactorKind
-from ...graph.group import Group, Slot
+from ...graph.group import Group, Role, Slot
 from ...graph.problem import Problem
 from ..forms import Form, MatrixForm, TileMaxForm
 from ..registry import Call, KernelDiagnostics, KernelVisit, VisitKernel
@@ -23,8 +24,12 @@ from .calls import call as call_now
 from .library import available
 
 # Rows, parameters, outputs: all unknown, rows known, parameters known.
-_MATRIX_ARGUMENTS = (["slots"] * 4, ["fixed", *["slots"] * 3], ["slots", "fixed", "fixed", "slots"])
-_ALL_KNOWN = [*["fixed"] * 3, "slots"]  # but for the outputs
+_MATRIX_ARGUMENTS = (
+    [Role.SLOT] * 4,
+    [Role.FIXED, *[Role.SLOT] * 3],
+    [Role.SLOT, Role.FIXED, Role.FIXED, Role.SLOT],
+)
+_ALL_KNOWN = [*[Role.FIXED] * 3, Role.SLOT]  # but for the outputs
 
 
 def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | None:
@@ -46,13 +51,13 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
     known = group.robust is None and all(s.proper for s in group.slots)
     if not known or not isinstance(group.measurement, FactorKind):
         return None
-    kinds = [kind for kind, _ in group.arguments]
+    roles = [role for role, _ in group.arguments]
     form = _form(problem, group, problem.start)
-    if isinstance(form, TileMaxForm) and kinds == ["slots", "slots"]:
+    if isinstance(form, TileMaxForm) and roles == [Role.SLOT, Role.SLOT]:
         return tile_max if group.slots[0].edges.dense else None
-    if isinstance(form, MatrixForm) and kinds == _ALL_KNOWN:
+    if isinstance(form, MatrixForm) and roles == _ALL_KNOWN:
         return _slices if _are_slices(group) else None
-    if not isinstance(form, MatrixForm) or kinds not in _MATRIX_ARGUMENTS:
+    if not isinstance(form, MatrixForm) or roles not in _MATRIX_ARGUMENTS:
         return None
     *many, y = group.slots
     if y.pooled or any(s.variable in problem.started for s in many[-2:] if len(many) > 1):
@@ -82,12 +87,12 @@ class _Matrix(NamedTuple):
 def _matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
     group, inbox = problem.groups[g], read_inbox(problem, state, g)
     means = means_of(problem, {s.variable: inbox.belief[s.variable] for s in group.slots[:-1]})
-    points, _ = linearisation_points(problem, options, state, g, means, inbox.belief)
+    points, _ = linearisation_points(problem, options.relinearise, state, g, means, inbox.belief)
     last = group.slots[-1].variable  # linear in it: any point will do
     at = {**points, last: problem.start[last]}
     form = _form(problem, group, at)
     assert isinstance(form, MatrixForm)
-    slots = [i if kind == "slots" else None for kind, i in group.arguments[:3]]
+    slots = [i if role is Role.SLOT else None for role, i in group.arguments[:3]]
     return _Matrix(form, inbox, group.arguments_at({**at, **problem.fixed})[:3], slots, len(group.slots) - 1)
 
 

@@ -29,7 +29,7 @@ def pick(state: State, options: Options, priority: Array) -> tuple[State, Array]
     return eqx.tree_at(lambda s: s.key, state, key), options.schedule.pick(draw, priority)
 
 
-def sweep(problem: Problem, state: State, options: Options, count: Array) -> State:
+def iterate_undiagnosed(problem: Problem, state: State, options: Options, count: Array) -> State:
     """So many iterations: in a fixed order, or one that is drawn blindly."""
     order = fixed_order(problem, options)
     if order is None:
