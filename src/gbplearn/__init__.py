@@ -8,6 +8,7 @@ from .core.compiling import cache_programs
 from .core.gaussian import Gaussian
 from .core.noise import LearnNoise
 from .core.robust import Huber, Kernel, Tukey
+from .core.version import __version__ as __version__
 from .edges.axes import AxesEdges
 from .engine.damping import Damping, damping_for
 from .engine.guard.events import GuardAction, GuardEvent
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from .estimators.estimators import GBPClassifier, GBPRegressor
 
 moved.install()
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AfterVisit",

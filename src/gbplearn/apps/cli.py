@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from .. import __version__
 from ..core.compiling import cache_programs
+from ..core.version import __version__
 
 if TYPE_CHECKING or importlib.util.find_spec("tyro") is not None:
     import tyro

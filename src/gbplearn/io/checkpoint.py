@@ -23,6 +23,7 @@ from ..core.files import write_whole
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.version import __version__
 from ..engine.damping import Damping
 from ..engine.guard.guard import Guard
 from ..engine.schedules import Schedule
@@ -170,8 +171,6 @@ def _naming(path: Path) -> Iterator[None]:
 
 def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     """A learner as the bytes of a file; a `ValueError` says what cannot be saved."""
-    from .. import __version__
-
     try:
         from safetensors.numpy import save as to_bytes
     except ImportError:

@@ -294,7 +294,7 @@ class Learner:
         `report.accepted` is False and the posterior as it was before.
         """
         wanted = None if want is None else variable_name(self.net, want)
-        check_warm_layers(self.net, self.prior, (*carry, *(carried or {})))
+        check_warm_layers(self.net.places, self.prior, (*carry, *(carried or {})))
         batch = self.checked(
             x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior, sample_weight=sample_weight
         )

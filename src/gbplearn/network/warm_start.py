@@ -7,7 +7,6 @@ import io
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,7 @@ from ..engine.result import Result
 from ..engine.state import Messages, State, empty_state
 from ..graph.graph import FactorGraph
 from ..layers.layer import Transform
-
-if TYPE_CHECKING:
-    from .sequential import Sequential
+from .places import Place
 
 LayerMessages = dict[str, tuple[Messages, ...]]  # of each slot of a factor group, by its name
 _PARTS = ("eta", "lam")
@@ -33,10 +30,10 @@ def layer_messages(result: Result, groups: Sequence[str]) -> LayerMessages:
     return {name: found[name] for name in groups}
 
 
-def check_warm_layers(net: Sequential, parameters: Iterable[str], names: Iterable[str]) -> None:
+def check_warm_layers(places: Sequence[Place], parameters: Iterable[str], names: Iterable[str]) -> None:
     """A `ValueError` names what is no layer without parameters."""
     learnt = {name.rpartition("/")[0] for name in parameters}
-    quiet = [s.name for s in net.places if isinstance(s.layer, Transform) and s.name not in learnt]
+    quiet = [s.name for s in places if isinstance(s.layer, Transform) and s.name not in learnt]
     for name in names:
         if name not in quiet:
             raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(quiet)})")

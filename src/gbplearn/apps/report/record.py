@@ -20,6 +20,7 @@ import numpy as np
 
 from ... import native
 from ...core.files import write_whole
+from ...core.version import __version__
 from ...show.page import Section
 
 
@@ -32,8 +33,6 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 def environment(of: str | None) -> dict[str, Any]:
     """Where the numbers come from: the commit, and what else there is."""
-    from ... import __version__
-
     kernels = native.status()
     return {
         "gbplearn": __version__,

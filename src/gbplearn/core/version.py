@@ -1,0 +1,3 @@
+"""Which gbplearn this is."""
+
+__version__ = "0.1.0"
