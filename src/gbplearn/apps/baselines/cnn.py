@@ -114,7 +114,7 @@ class GradientClassifier:
 
     def predict(self, x: np.ndarray) -> Float[np.ndarray, "batch classes"]:
         """The logits."""
-        return np.asarray(_logits(self.net, self.parameters, jnp.asarray(x)))
+        return np.asarray(logits_of(self.net, self.parameters, jnp.asarray(x)))
 
 
 def train_in_rounds(
@@ -176,7 +176,7 @@ def choose(
 
 
 @partial(jax.jit, static_argnums=0)
-def _logits(net: Sequential, parameters: dict[str, Array], x: Array) -> Array:
+def logits_of(net: Sequential, parameters: dict[str, Array], x: Array) -> Array:
     return net.forward(x, parameters)[net.output]
 
 
@@ -185,7 +185,7 @@ def _descend(net: Sequential, parameters, moments, x: Array, y: Array, seen: Arr
     """A step. It is not a loop of steps: in the body of a loop XLA:CPU has but slow convolutions."""
 
     def loss(values: dict[str, Array]) -> Array:
-        each = optax.softmax_cross_entropy_with_integer_labels(_logits(net, values, x), y)
+        each = optax.softmax_cross_entropy_with_integer_labels(logits_of(net, values, x), y)
         return jnp.sum(jnp.where(seen, each, 0.0)) / jnp.sum(seen)
 
     updates, moments = optax.scale_by_adam().update(jax.grad(loss)(parameters), moments)

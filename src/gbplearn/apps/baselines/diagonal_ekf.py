@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from ...factors.operators import Shape
 from ...network.sequential import Sequential
-from .cnn import _logits, first_parameters
+from .cnn import logits_of, first_parameters
 
 _RIDGE = 1e-3  # e: else R is singular, as probabilities sum to one
 _LEAST_KEPT = 1e-6  # of a variance, by one example
@@ -70,12 +70,12 @@ class DiagonalEKF:
 
     def predict(self, x: np.ndarray) -> Float[np.ndarray, "batch classes"]:
         """The logits at the means."""
-        return np.asarray(_logits(self.net, self._unravel(self.mean), jnp.asarray(x)))
+        return np.asarray(logits_of(self.net, self._unravel(self.mean), jnp.asarray(x)))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _filter(net: Sequential, unravel, mean: Array, variance: Array, x: Array, y: Array, q: float):
-    logits, pull = jax.vjp(lambda m: _logits(net, unravel(m), x)[0], mean)
+    logits, pull = jax.vjp(lambda m: logits_of(net, unravel(m), x)[0], mean)
     classes = jnp.eye(len(logits), dtype=logits.dtype)
     (jacobian,) = jax.vmap(pull)(classes)  # a row a class
     p = jax.nn.softmax(logits)

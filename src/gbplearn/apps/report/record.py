@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib.version
 import numpy as np
 
 from ... import native
@@ -39,6 +40,7 @@ def environment(of: str | None) -> dict[str, Any]:
         "commit": of,
         "python": platform.python_version(),
         "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
         "numpy": np.__version__,
         "device": jax.devices()[0].platform,
         "kernels": {"state": kernels.state.name, "sentence": str(kernels)},
@@ -136,6 +138,8 @@ def ledger_line(
         "seed": seed,
         "metrics": dict(metrics),
         "read_out": dict(read_out),
+        "jaxlib": jaxlib.version.__version__,
+        "kernels": native.status().state.name,
         "peak_memory_mb": round(peak_memory_mb(), 1),
         **clock.read(),
         **(cost or {}),
