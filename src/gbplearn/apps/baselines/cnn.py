@@ -177,6 +177,7 @@ def choose(
 
 @partial(jax.jit, static_argnums=0)
 def logits_of(net: Sequential, parameters: dict[str, Array], x: Array) -> Array:
+    """By a forward pass, compiled once for a network."""
     return net.forward(x, parameters)[net.output]
 
 

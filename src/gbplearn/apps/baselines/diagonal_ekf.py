@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from ...factors.operators import Shape
 from ...network.sequential import Sequential
-from .cnn import logits_of, first_parameters
+from .cnn import first_parameters, logits_of
 
 _RIDGE = 1e-3  # e: else R is singular, as probabilities sum to one
 _LEAST_KEPT = 1e-6  # of a variance, by one example
