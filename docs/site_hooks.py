@@ -1,4 +1,4 @@
-"""What the site does with pages beyond Markdown: links that leave the documentation."""
+"""What the built documentation does with pages beyond Markdown: links that leave the documentation."""
 
 import pathlib
 import posixpath
@@ -13,7 +13,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 def on_page_markdown(markdown, page, config, files):
     """Links to examples lead to their place on the page of examples; to other files of the repository, to none.
 
-    In the repository both are links. The site does not know where the repository is.
+    In the repository both are links. The built documentation does not know where the repository is.
     """
     if page.file.src_uri == "changes.md":
         changes = pathlib.Path(config.config_file_path).with_name("CHANGELOG.md").read_text("utf-8")

@@ -86,7 +86,7 @@ def test_the_stream_is_the_training_part_in_another_order():
     one, other, few = digits_stream(0, 50), digits_stream(1, 50), digits_stream(0, 50, 3)
     assert len(one.y) == 1437
     assert len(one.test_y) == 360
-    assert one.seen[-1] == 1437
+    assert one.images_used[-1] == 1437
     assert len(one.batches) == 29
     assert not np.array_equal(one.y, other.y)
     assert np.array_equal(np.sort(one.y), np.sort(other.y))

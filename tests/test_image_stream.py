@@ -107,8 +107,8 @@ def test_temperature_changes_probabilities_and_no_decision(small, tmp_path):
 
 def test_images_of_another_kind_are_told_apart_by_how_undecided_they_are(small):
     certain, undecided = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.6, 0.4], [0.5, 0.5]])
-    assert small._told_apart(undecided, certain, "x") == {"AUROC of digits/x": 1.0}
-    assert small._told_apart(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
+    assert small._auroc(undecided, certain, "x") == {"AUROC of digits/x": 1.0}
+    assert small._auroc(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
 
 
 @pytest.mark.slow

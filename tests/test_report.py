@@ -146,4 +146,4 @@ def test_few_examples_are_drawn_too(count):
     x, p = np.zeros((count, 4, 4, 1)), np.tile([0.25, 0.75], (count, 1))
     figure = draw_uncertain(x, np.ones(count, int), p)
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert titles == ["true 1, said 1\n(75%)"] * count
+    assert titles == ["true 1, predicted 1\n(75%)"] * count

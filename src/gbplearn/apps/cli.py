@@ -44,7 +44,7 @@ class Command(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """Learn 1,437 handwritten digits, each seen once, then fill in hidden halves: a minute, ends with a report.html."""
+    """Learn 1,437 handwritten digits, each used once, then fill in hidden halves: a minute, ends with a report.html."""
 
     out: Path = Path("demo")
     """Folder for report.html, the pictures and results.json; made if it is missing."""

@@ -1,4 +1,4 @@
-"""Looking on while a learner is trained: learning curves, and what the updates cost."""
+"""Learning curves, and what the updates cost, while a learner is trained."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from . import scores
 from .data.images import Images, Pixels
 
 _PORTION = 1000  # images read out at a time
-_LAST = 1000  # images that progress tells the accuracy of
+_LAST = 1000  # images whose accuracy is shown with the progress
 
 
 def in_portions(read: Callable[[np.ndarray], Any], x: np.ndarray | Pixels) -> np.ndarray:
-    """What `read` says of all images, asked for in portions that need little memory."""
+    """What `read` gives for all images, in portions that need little memory."""
     return np.concatenate([np.asarray(read(x[i : i + _PORTION])) for i in range(0, len(x), _PORTION)])
 
 
@@ -36,11 +36,11 @@ class Curve:
     """
 
     def __init__(self, images: Images, batch: int, batches: int, note: Mapping[str, Any], settings: str = ""):
-        self.images, self.batch, self.looks, self.settings = images, batch, set(points_of_curve(batches)), settings
+        self.images, self.batch, self.read_outs, self.settings = images, batch, set(points_of_curve(batches)), settings
         self.points: list[tuple[int, float]] = [tuple(p) for p in json.loads(note.get("curve", "[]"))]
         self._right = deque(json.loads(note.get("right", "[]")), max(1, _LAST // batch))
-        # Batches that were watched, and their iterations: an older checkpoint does not say of those before it.
-        self.watched, self.iterations = int(note.get("watched", 0)), int(note.get("iterations", 0))
+        # Batches that were followed, and their iterations: an older checkpoint does not say of those before it.
+        self.batches, self.iterations = int(note.get("watched", 0)), int(note.get("iterations", 0))
         self.spent = {"cpu": float(note.get("cpu_seconds", 0)), "wall": float(note.get("seconds", 0))}
         self._begin = (0.0, 0.0)
 
@@ -49,14 +49,14 @@ class Curve:
         self._right.append(scores.accuracy(np.asarray(learner.forward(x)), y))
         self._begin = time.process_time(), time.perf_counter()
 
-    def after(self, learner: Learner, report: Report, seen: int) -> None:
+    def after(self, learner: Learner, report: Report, images_used: int) -> None:
         """Only the update itself is timed."""
         self.spent["cpu"] += time.process_time() - self._begin[0]
         self.spent["wall"] += time.perf_counter() - self._begin[1]
-        self.watched, self.iterations = self.watched + 1, self.iterations + report.iterations
-        if learner.batches + learner.failures in self.looks:
+        self.batches, self.iterations = self.batches + 1, self.iterations + report.iterations
+        if learner.batches + learner.failures in self.read_outs:
             logits = in_portions(learner.forward, self.images.test_x)
-            self.points.append((seen, scores.accuracy(logits, self.images.test_y)))
+            self.points.append((images_used, scores.accuracy(logits, self.images.test_y)))
 
     def note(self) -> dict[str, Any]:
         """The curve and the sums so far."""
@@ -64,7 +64,7 @@ class Curve:
             **({"settings": self.settings} if self.settings else {}),
             "curve": json.dumps(self.points),
             "right": json.dumps(list(self._right)),
-            "watched": self.watched,
+            "watched": self.batches,
             "iterations": self.iterations,
             "cpu_seconds": self.spent["cpu"],
             "seconds": self.spent["wall"],

@@ -33,14 +33,14 @@ def network(shape: Shape) -> Sequential:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A learner, and the images it has yet to see.
+    """A learner, and the images that it has not learnt from yet.
 
     **Arguments:**
 
     - `data`: the name of the images.
-    - `order`: numbers of the training images that are used, in the order they are seen.
-    - `seen`: how many of them the learner has seen.
-    - `watch`: looks on.
+    - `order`: numbers of the training images that are used, in the order they are used.
+    - `images_used`: how many of them have been used.
+    - `curve`: follows the learner.
     - `checkpoint`: the file to write; None for none.
     """
 
@@ -49,8 +49,8 @@ class Training:
     images: Images
     order: np.ndarray
     batch: int
-    seen: int
-    watch: Curve
+    images_used: int
+    curve: Curve
     checkpoint: Path | None = None
 
     def learn(self, label: str) -> None:
@@ -59,23 +59,23 @@ class Training:
         If it is interrupted, the checkpoint holds the last batch that was finished; if it is killed, one of the last
         ten.
         """
-        kept, note = copy.copy(self.learner), self._note(self.seen)
-        starts = range(self.seen, len(self.order), self.batch)
+        kept, note = copy.copy(self.learner), self._note(self.images_used)
+        starts = range(self.images_used, len(self.order), self.batch)
         try:
-            for number, start in enumerate(progress(starts, label, status=self.watch.tell)):
+            for number, start in enumerate(progress(starts, label, status=self.curve.tell)):
                 rows = self.order[start : start + self.batch]
-                x, y, seen = self.images.train_x[rows], self.images.train_y[rows], start + len(rows)
-                self.watch.before(self.learner, x, y)
-                self.watch.after(self.learner, self.learner.update(x, y), seen)
+                x, y, images_used = self.images.train_x[rows], self.images.train_y[rows], start + len(rows)
+                self.curve.before(self.learner, x, y)
+                self.curve.after(self.learner, self.learner.update(x, y), images_used)
                 # A copy: an update that is interrupted may leave the learner between two batches.
-                kept, note = copy.copy(self.learner), self._note(seen)
+                kept, note = copy.copy(self.learner), self._note(images_used)
                 if (number + 1) % EVERY == 0:
                     self._save(kept, note)
         finally:
             self._save(kept, note)
 
-    def _note(self, seen: int) -> dict[str, Any]:
-        return {"data": self.data, "batch": self.batch, "seen": seen, **self.watch.note()}
+    def _note(self, images_used: int) -> dict[str, Any]:
+        return {"data": self.data, "batch": self.batch, "seen": images_used, **self.curve.note()}
 
     def _save(self, learner: Learner, note: dict[str, Any]) -> None:
         if self.checkpoint is not None:
@@ -112,10 +112,10 @@ def prepare(
         raise ValueError("--resume needs --checkpoint: the file to go on with")
     if checkpoint is not None and checkpoint.exists() and not resume:
         raise ValueError(f"{checkpoint} is there already: go on with it by --resume, or delete it")
-    learner, seen = None, 0
+    learner, images_used = None, 0
     if resume and checkpoint is not None:
         learner = load(checkpoint)
-        seen = _check_same(learner, checkpoint, {"data": data, "batch": batch}, iterations, seed)
+        images_used = _check_same(learner, checkpoint, {"data": data, "batch": batch}, iterations, seed)
     images = load_images(data, folder)
     count = len(images.train_y)
     if examples is not None and examples > count:
@@ -129,17 +129,17 @@ def prepare(
         learner = Learner(network(shape), shape, iterations=iterations, seed=seed)
     order = np.random.default_rng(seed).permutation(count)[:examples]
     curve = Curve(images, batch, -(-len(order) // batch), learner.note)
-    return Training(learner, data, images, order, batch, seen, curve, checkpoint)
+    return Training(learner, data, images, order, batch, images_used, curve, checkpoint)
 
 
 def _check_same(learner: Learner, path: Path, note: dict[str, str | int], iterations: int, seed: int) -> int:
-    """How many images the learner has seen; raises if it was trained with other options."""
+    """How many images have been used; raises if it was trained with other options."""
     asked = {**note, "iterations": iterations, "seed": seed}
     had = {**learner.note, "iterations": learner.options["iterations"], "seed": learner.seed}
     for name, value in asked.items():
         if had.get(name) != value:
             raise CheckpointError(f"{path}: it was trained with --{name} {had.get(name)}, not {value}")
-    seen = had.get("seen")
-    if not isinstance(seen, int) or seen < learner.examples:
-        raise CheckpointError(f"{path}: it does not say how many images it has seen")
-    return seen
+    images_used = had.get("seen")
+    if not isinstance(images_used, int) or images_used < learner.examples:
+        raise CheckpointError(f"{path}: it does not say how many images it has used")
+    return images_used

@@ -29,7 +29,7 @@ def read_out(
 
     **Returns:** what `results.json` holds, and the class probabilities of the test images.
     """
-    learner, images, watch = training.learner, training.images, training.watch
+    learner, images, followed = training.learner, training.images, training.curve
     p = in_portions(learner.predict_proba, images.test_x)
     forward = in_portions(learner.forward, images.test_x)
     metrics = {
@@ -39,14 +39,14 @@ def read_out(
         "images learnt from": learner.examples,
         "batches that ended badly": learner.failures,
     }
-    if watch.watched:
-        metrics["iterations a batch"] = watch.iterations / watch.watched
-        metrics["learning, CPU seconds"] = watch.spent["cpu"]
+    if followed.batches:
+        metrics["iterations a batch"] = followed.iterations / followed.batches
+        metrics["learning, CPU seconds"] = followed.spent["cpu"]
     results = {
         "experiment": "train",
         "settings": {**settings, "network": repr(learner.net)},
         "metrics": metrics,
-        "curve": watch.points,
+        "curve": followed.points,
         **clock.cost(),
         "environment": environment(clock.commit),
     }
@@ -61,11 +61,11 @@ def write_report(training: Training, results: dict[str, Any], probabilities: np.
     """
     learner, images, metrics = training.learner, training.images, results["metrics"]
     learnt = Learnt(learner, images.test_x, images.test_y, probabilities, training.batch)
-    curve = [_curve(training, out)] if training.watch.points else []
+    curve = [_curve(training, out)] if training.curve.points else []
     last = how_it_was_run(results["settings"], results)
     report = [_short(training, metrics), *curve, *sections(learnt, out), last]
     lead = (
-        f"{learner.examples:,} images of {training.data}, each seen once: "
+        f"{learner.examples:,} images of {training.data}, each used once: "
         f"{metrics['test accuracy/messages']:.2%} of {len(images.test_y):,} test images are recognised."
     )
     return write_page(out / "report.html", f"gbplearn train: {training.data}", lead, report)
@@ -85,19 +85,19 @@ def _short(training: Training, metrics: dict[str, float]) -> Section:
         ("negative log likelihood", "by messages", f"{metrics['negative log likelihood/messages']:.3f} nats"),
         ("batches that ended badly", "and changed nothing", f"{metrics['batches that ended badly']:.0f}"),
     ]
-    if "iterations a batch" in metrics:  # else nobody has looked on
+    if "iterations a batch" in metrics:  # else no batch was followed
         rows += [
             ("iterations a batch", "mean", f"{metrics['iterations a batch']:.1f}"),
             ("learning", "CPU seconds, without read-outs", f"{metrics['learning, CPU seconds']:.1f}"),
         ]
     learner = training.learner
-    said = f"Learnt from {learner.examples:,} images in {learner.batches:,} batches of {training.batch}."
-    return Section("In short", said, rows)
+    text = f"Learnt from {learner.examples:,} images in {learner.batches:,} batches of {training.batch}."
+    return Section("In short", text, rows)
 
 
 def _curve(training: Training, out: Path) -> Section:
-    points = training.watch.points
-    seen, reached = points[-1]
-    words = f"Test accuracy against training images seen, on a logarithmic axis: {reached:.1%} after {seen:,}."
-    said = "The posterior of a batch is the prior of the next. The curve is read out by a forward pass."
-    return Section("Learning curve", said, pictures=[picture(draw_curve(points), "curve", words, out)])
+    points = training.curve.points
+    images, reached = points[-1]
+    words = f"Test accuracy against training images used, on a logarithmic axis: {reached:.1%} after {images:,}."
+    text = "The posterior of a batch is the prior of the next. The curve is read out by a forward pass."
+    return Section("Learning curve", text, pictures=[picture(draw_curve(points), "curve", words, out)])

@@ -1,8 +1,9 @@
 """One step of Adam on the paper's CNN in three ways, the fastest that we know: what an iteration is measured against.
 
-Convolution, pooling and dense layer of `gbp.models.paper_classifier`, cross-entropy, Adam: the same network as plain
-numbers. The three differ in how convolution and pooling are written: XLA's own convolution, windows by one gather and a
-matrix product, windows by slices and a matrix product. All are float32, compiled, and stepped from Python.
+Convolution, pooling and dense layer of `gbp.models.paper_classifier`, cross-entropy, Adam: the same network with
+numbers for parameters. The three differ in how convolution and pooling are written: XLA's own convolution, windows by
+one gather and a matrix product, windows by slices and a matrix product. All are float32, compiled, and stepped from
+Python.
 """
 
 from __future__ import annotations

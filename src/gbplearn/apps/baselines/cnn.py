@@ -31,9 +31,9 @@ _SLOPE = 0.2  # of leaky ReLU for negative numbers
 
 
 class GradientClassifier:
-    """A feed-forward network of gbplearn's layers, its parameters plain numbers, trained with Adam on a stream.
+    """A feed-forward network of gbplearn's layers, with numbers for parameters, trained with Adam on a stream.
 
-    Every batch is seen once, for `steps` gradient steps of size `rate`, and then again with others out of a buffer of
+    Every batch is used once, for `steps` gradient steps of size `rate`, and then again with others out of a buffer of
     the last examples, if there is one. The layers' forward functions are those of the factor graph; standard deviations
     and priors play no part. Weights start at `N(0, 2 / ((1 + 0.2²) n))` for `n` inputs (He et al. 2015, for leaky
     ReLU), biases at 0.
@@ -89,15 +89,16 @@ class GradientClassifier:
 
     def update(self, x: np.ndarray, y: np.ndarray, y_observed: np.ndarray | None = None) -> None:
         """Learn from a batch; examples whose label was not observed count nothing."""
-        seen = np.ones(len(y), bool) if y_observed is None else np.asarray(y_observed, bool)
-        if not seen.any():
+        observed = np.ones(len(y), bool) if y_observed is None else np.asarray(y_observed, bool)
+        if not observed.any():
             return  # without this the momentum would move the parameters
         rate = self.rate
         if self.falls_over is not None:
             rate *= (1 + np.cos(np.pi * min(1.0, self.batches / self.falls_over))) / 2
-        self._step(x, np.where(seen, y, 0), seen, rate, self.steps)  # what was not seen may be anything
+        # Labels that were not observed may be anything.
+        self._step(x, np.where(observed, y, 0), observed, rate, self.steps)
         if self.replay_steps:
-            self._buffer.extend((x[i], int(y[i])) for i in np.flatnonzero(seen))
+            self._buffer.extend((x[i], int(y[i])) for i in np.flatnonzero(observed))
             for _ in range(self.replay_steps):
                 count = min(len(y), len(self._buffer))
                 drawn = [self._buffer[i] for i in self._rng.choice(len(self._buffer), count, replace=False)]
@@ -106,11 +107,12 @@ class GradientClassifier:
         jax.block_until_ready(self.parameters)  # whoever takes the time means the work
         self.batches += 1
 
-    def _step(self, x: np.ndarray, y: np.ndarray, seen: np.ndarray, rate: float, steps: int) -> None:
-        batch = jnp.asarray(x), jnp.asarray(y), jnp.asarray(seen)
+    def _step(self, x: np.ndarray, y: np.ndarray, observed: np.ndarray, rate: float, steps: int) -> None:
+        batch = jnp.asarray(x), jnp.asarray(y), jnp.asarray(observed)
         for _ in range(steps):
-            told = self.net, self.parameters, self._moments, *batch, rate, self.weight_decay
-            self.parameters, self._moments = _descend(*told)
+            self.parameters, self._moments = _descend(
+                self.net, self.parameters, self._moments, *batch, rate, self.weight_decay
+            )
 
     def predict(self, x: np.ndarray) -> Float[np.ndarray, "batch classes"]:
         """The logits."""
@@ -182,12 +184,12 @@ def logits_of(net: Sequential, parameters: dict[str, Array], x: Array) -> Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def _descend(net: Sequential, parameters, moments, x: Array, y: Array, seen: Array, rate: float, decay: float):
+def _descend(net: Sequential, parameters, moments, x: Array, y: Array, observed: Array, rate: float, decay: float):
     """A step. It is not a loop of steps: in the body of a loop XLA:CPU has but slow convolutions."""
 
     def loss(values: dict[str, Array]) -> Array:
         each = optax.softmax_cross_entropy_with_integer_labels(logits_of(net, values, x), y)
-        return jnp.sum(jnp.where(seen, each, 0.0)) / jnp.sum(seen)
+        return jnp.sum(jnp.where(observed, each, 0.0)) / jnp.sum(observed)
 
     updates, moments = optax.scale_by_adam().update(jax.grad(loss)(parameters), moments)
     return jax.tree.map(lambda v, u: v - rate * (u + decay * v), parameters, updates), moments

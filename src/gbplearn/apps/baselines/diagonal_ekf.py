@@ -61,8 +61,8 @@ class DiagonalEKF:
 
     def update(self, x: np.ndarray, y: np.ndarray, y_observed: np.ndarray | None = None) -> None:
         """Learn from a batch, example after example; those whose label was not observed are left out."""
-        seen = np.ones(len(y), bool) if y_observed is None else np.asarray(y_observed, bool)
-        for image, label in zip(np.asarray(x)[seen], np.asarray(y)[seen]):
+        observed = np.ones(len(y), bool) if y_observed is None else np.asarray(y_observed, bool)
+        for image, label in zip(np.asarray(x)[observed], np.asarray(y)[observed]):
             self.mean, self.variance = _filter(
                 self.net, self._unravel, self.mean, self.variance, image[None], label, self.process_noise**2
             )

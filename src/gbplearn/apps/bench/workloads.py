@@ -39,7 +39,7 @@ class Workload:
 
     **Arguments:**
 
-    - `run`: so many iterations, looks included as `gbp.infer` makes them.
+    - `run`: so many iterations, diagnosed as often as `gbp.infer` does it.
     - `messages`: sent in one iteration; `traffic`: bytes that one must move at least.
     - `references`: what else is timed, by turns with it; the fastest counts.
     """
@@ -51,7 +51,7 @@ class Workload:
 
 
 def _traffic(problem: Problem, order: tuple[int, ...]) -> int:
-    """Bytes that must move: messages of a group are read and written, what its variables hear from others is read.
+    """Bytes that must move: messages of a group are read and written, what its variables receive from others is read.
 
     Pooled edge sets have a message a unit, and a reaction a factor. (Observed inputs and parameters are left out: they
     are small, or stay in the cache.)
@@ -79,8 +79,8 @@ def _workload(graph: FactorGraph, damping: Damping, messages: str, references: d
     def run(iterations: int) -> None:
         left = iterations
         while left:
-            box[0], box[1], seen = advance(problem, box[0], options, box[1], min(left, CHUNK), Enough(-1.0), large)
-            left -= len(seen.residual)
+            box[0], box[1], diagnosed = advance(problem, box[0], options, box[1], min(left, CHUNK), Enough(-1.0), large)
+            left -= len(diagnosed.residual)
         jax.block_until_ready(box[0])
 
     sent = sum(problem.groups[g].edges for g in order)

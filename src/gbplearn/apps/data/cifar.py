@@ -91,7 +91,7 @@ def read_binary(raw: bytes, path: Path) -> Batch:
 
 
 def read_python(raw: bytes, path: Path) -> Batch:
-    """The same from a pickle, whose opcodes are looked at, none is carried out."""
+    """The same from a pickle, whose opcodes are read, and none of them executed."""
     pixels, labels, wanted = b"", [], False
     try:
         for op, value, _ in pickletools.genops(raw):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Download:
-    """A file that can be fetched: from the first of these addresses that answers, checked by its md5."""
+    """A file that can be fetched: from the first of these addresses that responds, checked by its md5."""
 
     addresses: tuple[str, ...]
     md5: str

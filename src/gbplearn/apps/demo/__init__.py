@@ -44,7 +44,7 @@ def run_demo(
     make_folder(folder)
     classifier, generator = classifier or digits_classifier(), generator or digits_generator()
     stream = digits_stream(seed, Digits().batch, batches, tests)
-    print(f"{len(stream.y)} handwritten digits, each seen once, in batches of {stream.batch}", flush=True)
+    print(f"{len(stream.y)} handwritten digits, each used once, in batches of {stream.batch}", flush=True)
     classified = classify(stream, classifier, seed)
     filled = fill_in(stream, generator, seed)
 
@@ -64,7 +64,7 @@ def run_demo(
         "settings": settings,
         "metrics": {"test accuracy": classified.metrics(), "hidden half": filled.metrics()},
         "curves": {
-            "images seen": stream.seen.tolist(),
+            "images seen": stream.images_used.tolist(),
             "all labels/forward": classified.curve.tolist(),
             "half of the labels/forward": classified.half_curve.tolist(),
             "all labels/adam": classified.adam_curve.tolist(),
@@ -85,7 +85,7 @@ def run_demo(
     write_json(folder / "results.json", results)
     found = classified.metrics()
     lead = (
-        f"{len(stream.y):,} handwritten digits, each seen once: {found['all labels/messages']:.1%} of "
+        f"{len(stream.y):,} handwritten digits, each used once: {found['all labels/messages']:.1%} of "
         f"{len(stream.test_y)} others are recognised (Adam, same network and batches: {found['all labels/adam']:.1%})."
     )
     page = write_page(folder / "report.html", "gbplearn demo", lead, sections)
@@ -119,13 +119,13 @@ def _short(c: Classified, f: Filled) -> list[tuple[str, str, str]]:
 def _curves(folder: Path, c: Classified) -> Section:
     found, chosen = c.metrics(), c.chosen
     words = (
-        "Test accuracy against training images seen, for Gaussian belief propagation and Adam, with all labels and "
+        "Test accuracy against training images used, for Gaussian belief propagation and Adam, with all labels and "
         f"with half of them. At the end, by messages: {found['all labels/messages']:.1%} with all labels, "
         f"{found['half of the labels/messages']:.1%} with half."
     )
     return Section(
         "Learning curves",
-        f"Each of the {len(c.stream.y)} training images is seen once; the posterior of a batch is the prior of the "
+        f"Each of the {len(c.stream.y)} training images is used once; the posterior of a batch is the prior of the "
         f"next. In the second pass {c.labelled} images keep their label. Adam trains the same architecture on the "
         f"same batches with {chosen['steps']} steps of {chosen['rate']:g} a batch, chosen on a fifth of the "
         "training images with all labels.",
@@ -135,7 +135,7 @@ def _curves(folder: Path, c: Classified) -> Section:
 
 def _hidden_half(folder: Path, f: Filled) -> Section:
     words = (
-        "One test digit of each class: the left half that was seen, the half that was filled in, its standard "
+        "One test digit of each class: the left half that was observed, the half that was filled in, its standard "
         "deviation, and the true image."
     )
     return Section(

@@ -1,4 +1,4 @@
-"""Learn what digits look like, without labels, and fill in the hidden half of others."""
+"""Learn a model of digits without labels, and fill in the hidden half of others."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def digits_generator() -> Sequential:
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """The test images as they are, what was seen of them, and what was said about the rest."""
+    """The test images as they are, which of their pixels were observed, and beliefs of the others."""
 
     images: np.ndarray
     classes: np.ndarray
-    seen: np.ndarray  # pixels that were observed, of one image
+    observed: np.ndarray  # pixels that were observed, of one image
     mean: np.ndarray
     std: np.ndarray
-    average: np.ndarray  # the mean training image: what one would say without looking
+    average: np.ndarray  # the mean training image: the prediction that needs no observation
     refused: int  # batches that were not learnt
 
     def metrics(self) -> dict[str, float]:
         """The numbers of results.json, over all hidden pixels of all test images."""
-        off, plain = ((m - self.images)[:, ~self.seen] for m in (self.mean, self.average))
+        off, baseline = ((m - self.images)[:, ~self.observed] for m in (self.mean, self.average))
         return {
             "rmse": float(np.sqrt(np.mean(off**2))),
-            "rmse of the mean training image": float(np.sqrt(np.mean(plain**2))),
-            "share within 2 sd": float(np.mean(np.abs(off) < 2 * self.std[:, ~self.seen])),
-            "mean sd": float(self.std[:, ~self.seen].mean()),
+            "rmse of the mean training image": float(np.sqrt(np.mean(baseline**2))),
+            "share within 2 sd": float(np.mean(np.abs(off) < 2 * self.std[:, ~self.observed])),
+            "mean sd": float(self.std[:, ~self.observed].mean()),
             "batches refused": self.refused,
         }
 
@@ -73,12 +73,12 @@ def fill_in(stream: Stream, net: Sequential, seed: int) -> Filled:
     for b in progress(stream.batches, "No labels, generative", period=10.0):
         learner.update(stream.x[b])
     _, height, width, channels = stream.x.shape
-    seen = np.broadcast_to((np.arange(width) < width // 2)[:, None], (height, width, channels))
-    belief = learner.query("input", x=stream.test_x, x_observed=np.broadcast_to(seen, stream.test_x.shape))
+    observed = np.broadcast_to((np.arange(width) < width // 2)[:, None], (height, width, channels))
+    belief = learner.query("input", x=stream.test_x, x_observed=np.broadcast_to(observed, stream.test_x.shape))
     return Filled(
         stream.test_x,
         stream.test_y,
-        seen,
+        observed,
         np.asarray(belief.mean),
         np.asarray(belief.std),
         stream.x.mean(0),

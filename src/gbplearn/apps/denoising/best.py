@@ -99,7 +99,7 @@ class Beside(NamedTuple):
 
 def denoise_best(
     image: np.ndarray,
-    seen: np.ndarray | None = None,
+    present: np.ndarray | None = None,
     settings: Settings | None = None,
     beside: Mapping[str, Beside] | None = None,
     first: np.ndarray | None = None,
@@ -109,14 +109,14 @@ def denoise_best(
     **Arguments:**
 
     - `image`: numbers in [0, 1], `(height, width, channels)`.
-    - `seen`: False for pixels `(height, width)` that are missing.
+    - `present`: False for pixels `(height, width)` that are missing.
     - `beside`: images of the same, by name; how far each is right is judged place by place, from the intact pixels.
     - `first`: the probability that a pixel `(height, width)` is intact, to begin with, as a detector has it; by default
         all are alike.
     """
     how = Settings() if settings is None else settings
     image = np.asarray(image, float)
-    there = np.ones(image.shape[:2], bool) if seen is None else np.asarray(seen, bool)
+    there = np.ones(image.shape[:2], bool) if present is None else np.asarray(present, bool)
     if not there.any():
         raise ValueError("all pixels of an image, or of a tile of a large one, are missing: nothing is known of them")
     channels = image.shape[-1]
@@ -146,8 +146,8 @@ def denoise_best(
             result = None  # from now on there are more factors
         if not number and how.colours and channels > 1:
             # In the new axes messages begin anew.
-            told = there if intact is None else intact > 0.5
-            residuals = (observed - cavity.mean)[told] / np.sqrt(cavity.variance[told])
+            trusted = there if intact is None else intact > 0.5
+            residuals = (observed - cavity.mean)[trusted] / np.sqrt(cavity.variance[trusted])
             values, axes = np.linalg.eigh(shape_of(residuals))
             scale, result = _within(values), None
             cavity = Cavity(cavity.mean @ axes, cavity.variance * scale / _SCALE)

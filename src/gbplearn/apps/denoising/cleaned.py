@@ -32,8 +32,8 @@ class Cleaned:
         before, after, alike = np.mean(self.scores, 0).tolist()
         return before, after, alike
 
-    def said(self) -> list[str]:
-        """In words, line by line."""
+    def summary(self) -> list[str]:
+        """What there is to print, line by line."""
         lines = []
         if not np.isnan(self.corrupt[0]):
             lines.append(f"{np.mean(self.corrupt):.1%} of the pixels held nonsense or were missing")

@@ -71,7 +71,7 @@ def denoise_file(
 
         settings = {"input": source.name, "output": target.name, "model": model, "mask": mask and mask.name}
         written.append(write_or_say(lambda: write_report(target, cleaned, settings, cost)))
-    return [*_warnings(source), *cleaned.said(), *written]
+    return [*_warnings(source), *cleaned.summary(), *written]
 
 
 def _warnings(source: Path) -> list[str]:

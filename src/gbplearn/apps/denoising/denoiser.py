@@ -100,7 +100,7 @@ class GBPDenoiser(TransformerMixin, BaseEstimator):
         given = ((f, None if holes is None else ~holes[min(i, len(holes) - 1)]) for i, f in enumerate(frames))
         if self.model == "best":
             alone = partial(denoise_best, settings=self.settings)
-            yield from (in_tiles(alone, frame, seen) for frame, seen in given)
+            yield from (in_tiles(alone, frame, present) for frame, present in given)
         elif self.model == "best-video":
             yield from _with_neighbours(given, Settings() if self.settings is None else self.settings)
         else:
@@ -123,32 +123,32 @@ def graph_of(model: str, shape: tuple[int, ...], alone: bool = False) -> FactorG
 def _learnt(model: LayeredModel, given: Iterable[Given]) -> Iterator[Denoised]:
     """The tiles of a large frame are to the learner what frames are: filters are learnt on from one to the next."""
     learners: dict[tuple[int, ...], Learner] = {}  # of each size of frames, or tiles
-    carried: dict[Any, Any] = {}  # messages of each tile, for the same place in the next frame
+    messages: dict[Any, Any] = {}  # messages of each tile, for the same place in the next frame
     count = itertools.count()
 
-    def clean(frame: np.ndarray, seen: np.ndarray | None, beside: Mapping[str, Beside]) -> Denoised:
+    def clean(frame: np.ndarray, present: np.ndarray | None, beside: Mapping[str, Beside]) -> Denoised:
         if frame.shape not in learners:
             learners[frame.shape] = model.learner(model.fitting(frame.shape))
         place = frame.shape, next(count)
-        mean, std, report = learn_frame(learners[frame.shape], frame, seen, model.carry, carried.get(place))
-        carried[place] = report.carried
+        mean, std, report = learn_frame(learners[frame.shape], frame, present, model.carry, messages.get(place))
+        messages[place] = report.carried
         return Denoised(mean, std, np.full(frame.shape[:2], np.nan), report.trace)
 
-    for frame, seen in given:
+    for frame, present in given:
         count = itertools.count()
-        yield in_tiles(clean, frame, seen)
+        yield in_tiles(clean, frame, present)
 
 
 def _with_neighbours(given: Iterable[Given], settings: Settings) -> Iterator[Denoised]:
     """Each frame alone first, then again beside the one before, as it was found, and the next, alone."""
     before: Denoised | None = None
     now: tuple[Given, Denoised] | None = None
-    for frame, seen in given:
-        after = in_tiles(partial(denoise_best, settings=settings), frame, seen)
+    for frame, present in given:
+        after = in_tiles(partial(denoise_best, settings=settings), frame, present)
         if now is not None:
             before = _beside(*now, before, after, settings)
             yield before
-        now = (frame, seen), after
+        now = (frame, present), after
     if now is not None:
         yield _beside(*now, before, None, settings)
 
@@ -174,7 +174,7 @@ def _beside(
 def in_tiles(
     clean: Callable[..., Denoised],
     frame: np.ndarray,
-    seen: np.ndarray | None = None,
+    present: np.ndarray | None = None,
     beside: Mapping[str, Beside] | None = None,
     tile: int = TILE,
     margin: int = MARGIN,
@@ -185,17 +185,17 @@ def in_tiles(
 
     **Arguments:**
 
-    - `clean`: cleans a tile, `clean(frame, seen, beside=...)`: `denoise_best`, or another.
+    - `clean`: cleans a tile, `clean(frame, present, beside=...)`: `denoise_best`, or another.
     """
     height, width = frame.shape[:2]
     if max(height, width) <= tile + 2 * margin:
-        return clean(frame, seen, beside=beside or {})
+        return clean(frame, present, beside=beside or {})
     whole, trace = Denoised(np.zeros(frame.shape), np.zeros(frame.shape), np.zeros(frame.shape[:2])), None
     for top, rows in _spans(height, tile, margin):
         for left, columns in _spans(width, tile, margin):
             where = np.s_[top.start : top.stop, left.start : left.stop]
             others = {name: Beside(*(a[where] for a in other)) for name, other in (beside or {}).items()}
-            part = clean(frame[where], None if seen is None else seen[where], beside=others)
+            part = clean(frame[where], None if present is None else present[where], beside=others)
             inner = _inside(top, rows), _inside(left, columns)
             for into, found in zip(whole[:3], part[:3]):
                 into[rows.start : rows.stop, columns.start : columns.stop] = found[inner]

@@ -18,7 +18,7 @@ def _cv2() -> Any:
 
 
 def moved_to(frame: np.ndarray, other: np.ndarray, intact: np.ndarray) -> Beside:
-    """Another frame as it would be seen now.
+    """Another frame, moved to where things are now.
 
     **Arguments:**
 

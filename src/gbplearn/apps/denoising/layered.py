@@ -68,16 +68,16 @@ class LayeredModel:
 def learn_frame(
     learner: Learner,
     frame: np.ndarray,
-    seen: np.ndarray | None = None,
+    present: np.ndarray | None = None,
     carry: Sequence[str] = (),
-    carried: Mapping[str, Any] | None = None,
+    messages: Mapping[str, Any] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Report]:
     """Learn from a frame `(height, width, channels)`.
 
     **Arguments:**
 
-    - `seen`: False for pixels that are missing.
-    - `carry`, `carried`: as `Learner.update`.
+    - `present`: False for pixels that are missing.
+    - `carry`: as `Learner.update`; `messages`: of an earlier frame, `report.carried`.
 
     The learner may take larger images (`LayeredModel.fitting`): pixels beyond the frame are missing.
 
@@ -88,9 +88,9 @@ def learn_frame(
     whole = np.zeros((1, *learner.input_shape), frame.dtype)
     whole[here] = frame
     observed = np.zeros(whole.shape, bool)
-    observed[here] = True if seen is None else seen[..., None]
+    observed[here] = True if present is None else present[..., None]
     observed = None if observed.all() else observed
-    report = learner.update(whole, x_observed=observed, want="input", carry=carry, carried=carried)
+    report = learner.update(whole, x_observed=observed, want="input", carry=carry, carried=messages)
     if report.belief is None:
         return frame, np.full(frame.shape, np.nan), report
     return np.clip(np.asarray(report.belief.mean)[here], 0, 1), np.asarray(report.belief.std)[here], report

@@ -65,8 +65,8 @@ def write_report(target: Path, cleaned: Cleaned, settings: Mapping[str, Any], co
 
 
 def _below(corrupt: np.ndarray) -> str:
-    said = "" if np.isnan(corrupt).any() else "the probability that a pixel held nonsense, and "
-    return f"a part of them larger (orange frame); {said}standard deviations of what was found."
+    probability = "" if np.isnan(corrupt).any() else "the probability that a pixel held nonsense, and "
+    return f"a part of them larger (orange frame); {probability}standard deviations of what was found."
 
 
 def _rows(cleaned: Cleaned, settings: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Whether a pixel holds its true value or nonsense, told from what its neighbours say.
+"""Whether a pixel holds its true value or nonsense, judged by its neighbours.
 
 Without its own observation a pixel is believed to be `N(m, v)` (its *cavity*), a number for each channel. An
 observation `z` of a pixel that is intact deviates from `m` like Student's t with the variances `k (v + sigma²)`; one of

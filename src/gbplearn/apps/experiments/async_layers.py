@@ -54,7 +54,7 @@ class AsyncLayers(InParts):
         f"test accuracy/{SWEEP}": "0.9816 ± 0.0003 by sweeps, 0.9811 ± 0.0004 by random order (5 and 10 seeds)"
     }
     caption: ClassVar[str] = (
-        "Test accuracy (by a forward pass) against training images seen: sweeps, and layers in random order with as "
+        "Test accuracy (by a forward pass) against training images used: sweeps, and layers in random order with as "
         "many iterations or as many visits of factor groups. Mean over seeds, shaded: one standard error."
     )
 
@@ -87,10 +87,10 @@ class AsyncLayers(InParts):
         schedule = None if how == SWEEP else RandomLayers()
         shape = images.train_x.shape[1:]
         learner = Learner(network("convolutional"), shape, iterations=ITERATIONS, schedule=schedule, seed=seed)
-        groups = tuple(site.name for site in learner.net.places)
+        groups = tuple(place.name for place in learner.net.places)
         sweep = len(Sweep().order(groups))  # visits of an iteration; the random order has one for each group
         batches = -(-len(order) // BATCH)
-        looks, curve, iterations = set(points_of_curve(batches)), [], []
+        read_outs, curve, iterations = set(points_of_curve(batches)), [], []
         for number in progress(range(batches), f"{how}, seed {seed}"):
             if given is not None:  # so many, and no fewer
                 more = 1 if how == ITERATION else sweep / len(groups)
@@ -98,7 +98,7 @@ class AsyncLayers(InParts):
                 learner.options |= {"iterations": count, "tolerance": 0.0}
             rows = order[number * BATCH : (number + 1) * BATCH]
             iterations.append(learner.update(images.train_x[rows], images.train_y[rows]).iterations)
-            if number + 1 in looks:
+            if number + 1 in read_outs:
                 right = scores.accuracy(in_portions(learner.forward, images.test_x), images.test_y)
                 curve.append((number * BATCH + len(rows), right))
         p = in_portions(learner.predict_proba, images.test_x)
@@ -123,13 +123,13 @@ class AsyncLayers(InParts):
         ax = figure.subplots()
         for how, colour in _COLOURS.items():
             curves = np.array([run.kept[how] for run in runs])
-            seen, mean = curves[0, :, 0], curves[:, :, 1].mean(0)
+            images, mean = curves[0, :, 0], curves[:, :, 1].mean(0)
             if len(runs) > 1:
                 error = curves[:, :, 1].std(0, ddof=1) / np.sqrt(len(runs))
-                ax.fill_between(seen, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
-            ax.plot(seen, mean, color=colour, label=how)
+                ax.fill_between(images, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+            ax.plot(images, mean, color=colour, label=how)
         ax.set_xscale("log")
-        ax.set_xlabel("training images seen, each once")
+        ax.set_xlabel("training images, each used once")
         ax.set_ylabel("test accuracy (by a forward pass)")
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         ax.grid(axis="y", color="#dddddd", linewidth=0.7)

@@ -185,16 +185,16 @@ class DenoiserAblation(Denoisers):
 
 
 def _measure(method: str, source: str, clean: np.ndarray, noisy: np.ndarray) -> dict[str, Any]:
-    clock, told = Clock(), {"psnr": [], "ssim": [], "cpu": []}
+    clock, measured = Clock(), {"psnr": [], "ssim": [], "cpu": []}
     frames = progress(range(len(clean)), f"{method}, {source}")
     cleaned = _cleaned(method, noisy)
     for number in frames:
         begin = time.process_time()
         image = next(cleaned)
-        told["cpu"].append(time.process_time() - begin)
-        told["psnr"].append(psnr(image, clean[number]))
-        told["ssim"].append(ssim(image, clean[number]))
-    return {**told, "cost": clock.cost()}
+        measured["cpu"].append(time.process_time() - begin)
+        measured["psnr"].append(psnr(image, clean[number]))
+        measured["ssim"].append(ssim(image, clean[number]))
+    return {**measured, "cost": clock.cost()}
 
 
 def _cleaned(method: str, noisy: np.ndarray) -> Iterator[np.ndarray]:

@@ -27,7 +27,7 @@ _LAST = 10  # batches to average over: an accuracy after one batch depends on wh
 
 
 class Stream(NamedTuple):
-    """Training images in the order they are seen, and the test images."""
+    """Training images in the order they are used, and the test images."""
 
     x: np.ndarray
     y: np.ndarray
@@ -41,8 +41,8 @@ class Stream(NamedTuple):
         return [slice(i, min(i + self.batch, len(self.y))) for i in range(0, len(self.y), self.batch)]
 
     @property
-    def seen(self) -> np.ndarray:
-        """Images seen after each batch."""
+    def images_used(self) -> np.ndarray:
+        """How many, after each batch."""
         return np.array([b.stop for b in self.batches])
 
     def accuracy(self, logits: Any) -> float:
@@ -66,7 +66,7 @@ def learn(
     **Arguments:**
 
     - `label`: says whose progress it is.
-    - `known`: the images whose label may be seen; None for all.
+    - `known`: the images whose label is observed; None for all.
 
     **Returns:** the test accuracy after each batch: of a learner by a forward pass of its posterior means, the quick
     read-out.
@@ -93,7 +93,7 @@ def learn_with_adam(
 class Curves(NamedTuple):
     """What the figure shows."""
 
-    seen: np.ndarray
+    images_used: np.ndarray
     forward: np.ndarray
     adam: np.ndarray
     learnt: Learnt
@@ -118,7 +118,7 @@ class Digits(Experiment):
     }
     published: ClassVar[dict[str, str]] = {}
     caption: ClassVar[str] = (
-        "Test accuracy against the number of training images seen, each once: Gaussian belief propagation (read out by "
+        "Test accuracy against the number of training images, each used once: Gaussian belief propagation (read out by "
         "a forward pass of the posterior means) and the same network trained with Adam. A thin line a seed, a thick "
         "one for the mean."
     )
@@ -143,7 +143,7 @@ class Digits(Experiment):
             "test accuracy, mean after the last 10 batches/adam": float(adam[-_LAST:].mean()),
         }
         learnt = Learnt(learner, stream.test_x, stream.test_y, p, self.batch)
-        return SeedRun(seed, metrics, Curves(stream.seen, forward, adam, learnt))
+        return SeedRun(seed, metrics, Curves(stream.images_used, forward, adam, learnt))
 
     def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
         """The first seed's."""
@@ -156,7 +156,7 @@ class Digits(Experiment):
         for which, colour, label in (("forward", BLUE, "GBP (forward pass of the means)"), ("adam", ORANGE, "Adam")):
             curves = [getattr(r.kept, which) for r in runs]
             for curve in curves:
-                ax.plot(runs[0].kept.seen, curve, color=colour, linewidth=0.7, alpha=0.4)
-            ax.plot(runs[0].kept.seen, np.mean(curves, 0), color=colour, linewidth=2, label=label)
+                ax.plot(runs[0].kept.images_used, curve, color=colour, linewidth=0.7, alpha=0.4)
+            ax.plot(runs[0].kept.images_used, np.mean(curves, 0), color=colour, linewidth=2, label=label)
         label_curves(ax)
         return figure

@@ -76,7 +76,7 @@ class Experiment(abc.ABC):
         return {}
 
     def inside(self, runs: Sequence[SeedRun], folder: Path) -> list[Section]:
-        """More sections of the report: what one of its networks looks like inside; figures go to the folder."""
+        """More sections of the report: what is inside of one of its networks; figures go to the folder."""
         return []
 
     @staticmethod
@@ -111,8 +111,8 @@ def run(
         clock = Clock()
         runs.append(experiment.resume_seed(seed, out))
         if ledger is not None and not (runs[-1].before and in_ledger(ledger, experiment.name, settings, seed)):
-            told = experiment.name, settings, seed, runs[-1].metrics, experiment.read_out
-            line = ledger_line(*told, clock, runs[-1].cost)
+            metrics, cost = runs[-1].metrics, runs[-1].cost
+            line = ledger_line(experiment.name, settings, seed, metrics, experiment.read_out, clock, cost)
             append_to_ledger(ledger, line)
     results = {
         "experiment": experiment.name,
@@ -128,8 +128,8 @@ def run(
     figures |= {f"{experiment.name}-{name}": drawn for name, drawn in experiment.pictures(runs).items()}
     pictures = [picture(figure, name, words, out) for name, (figure, words) in figures.items()]
     write_json(out / "results.json", results)
-    said = " ".join(f"{name}: {words}." for name, words in experiment.read_out.items())
-    return results, runs, Section("Results", said, experiment.rows(results), pictures)
+    read_outs = " ".join(f"{name}: {words}." for name, words in experiment.read_out.items())
+    return results, runs, Section("Results", read_outs, experiment.rows(results), pictures)
 
 
 def _commits(runs: Sequence[SeedRun], clock: Clock) -> str | None:

@@ -5,8 +5,8 @@ image) and a few that are not known, `z ~ N(0, 1)`:
 
     x ~ N(W z + d, sigma²)
 
-While it learns, the label says which causes are 0, which is 1, and which are free. Of a half-seen digit `s` the class
-is not known: each is supposed in turn, and the evidence decides,
+While it learns, the label says which causes are 0, which is 1, and which are free. Of a half digit `s` the class is
+not known: each is supposed in turn, and the evidence decides,
 
     p(c | s) ∝ p(s, z as c says) ,   p(x | s) = sum_c p(c | s) p(x | s, z as c says)
 
@@ -56,15 +56,15 @@ def digit_painter(causes: int, sigma: float, classes: int = 10) -> Sequential:
 
 
 def causes_at_work(y: np.ndarray, causes: int, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """What a label says about the causes: their values, and True for those that it tells; a row an example.
+    """What a label says about the causes: their values, and True for those that it determines; a row an example.
 
     The first `classes` of them are 1 for the class and 0 for the others. Then each class has `causes` of its own: 0
     for all classes but this one, whose causes are not known.
     """
     own = np.eye(classes)[np.asarray(y, int)]
     free = np.repeat(own > 0, causes, 1)
-    told = np.concatenate([np.ones_like(own, bool), ~free], 1)
-    return np.concatenate([own, np.zeros(free.shape)], 1), told
+    observed = np.concatenate([np.ones_like(own, bool), ~free], 1)
+    return np.concatenate([own, np.zeros(free.shape)], 1), observed
 
 
 def learn_digits(
@@ -74,8 +74,8 @@ def learn_digits(
     learner = Learner(net, stream.x.shape[1:], seed=seed, **how)
     for i in range(0, len(stream.y), batch or len(stream.y)):
         rows = slice(i, i + (batch or len(stream.y)))
-        values, told = causes_at_work(stream.y[rows], causes)
-        learner.update(stream.x[rows], values, y_observed=told)
+        values, observed = causes_at_work(stream.y[rows], causes)
+        learner.update(stream.x[rows], values, y_observed=observed)
     return learner
 
 
@@ -91,23 +91,23 @@ def learn_classes(stream: Stream, net: Sequential, iterations: int, seed: int) -
 def fill_in(
     models: Learner | Sequence[Learner],
     x: np.ndarray,
-    seen: np.ndarray,
+    observed: np.ndarray,
     how: str,
     causes: int = 0,
     classes: int = 10,
 ) -> tuple[np.ndarray, ...]:
-    """Mean and standard deviation of every pixel given those that are seen, and the probabilities of the classes.
+    """Mean and standard deviation of every pixel given those that are observed, and the probabilities of the classes.
 
     Asked with a wide prior of the hidden pixels: only the layer speaks about them.
 
     **Arguments:**
 
     - `models`: a learner of a `digit_painter`, with its `causes` and `classes`; or a learner for each class.
-    - `seen`: True for pixels that are seen, of the shape of `x`.
+    - `observed`: True for pixels that are observed, of the shape of `x`.
     - `how`: the parameters are "fixed" or "random".
     """
     wide = Gaussian.from_moments(mean=0.0, std=10.0)
-    given: dict[str, Any] = {"x": x, "x_observed": seen, "parameters": how}
+    given: dict[str, Any] = {"x": x, "x_observed": observed, "parameters": how}
     evidence, means, variances = [], [], []
     for one, supposed in _hypotheses(models, len(x), causes, classes):
         evidence.append(one.log_evidence(**given, **supposed))
@@ -124,18 +124,18 @@ def fill_in(
 def _hypotheses(
     models: Learner | Sequence[Learner], examples: int, causes: int, classes: int
 ) -> Iterator[tuple[Learner, dict[str, Any]]]:
-    """For each class who is asked, and what is said about the causes."""
+    """For each class the learner that is asked, and what is observed of the causes."""
     if isinstance(models, Learner):
         for c in range(classes):
-            values, told = causes_at_work(np.full(examples, c), causes, classes)
-            yield models, {"y": values, "y_observed": told}
+            values, observed = causes_at_work(np.full(examples, c), causes, classes)
+            yield models, {"y": values, "y_observed": observed}
     else:
         yield from ((one, {}) for one in models)
 
 
-def linear_limit(x: np.ndarray, seen: np.ndarray, test_x: np.ndarray) -> np.ndarray:
+def linear_limit(x: np.ndarray, observed: np.ndarray, test_x: np.ndarray) -> np.ndarray:
     """What a Gaussian fitted to all training images expects of hidden pixels: what a linear network aims at."""
-    train, test, s = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1), seen.ravel()
+    train, test, s = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1), observed.ravel()
     mean, cov = train.mean(0), np.cov(train.T) + 1e-3 * np.eye(train.shape[1])
     gain = np.linalg.solve(cov[np.ix_(s, s)], cov[np.ix_(s, ~s)])
     return mean[~s] + (test[:, s] - mean[s]) @ gain
@@ -143,7 +143,7 @@ def linear_limit(x: np.ndarray, seen: np.ndarray, test_x: np.ndarray) -> np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class FillIn(Experiment):
-    """The left half is seen. A seed is the prior means of the weights. Settings by held-back training images."""
+    """The left half is observed. A seed is the prior means of the weights. Settings by held-back training images."""
 
     causes: int = 6  # of each class
     sigma: float = 0.2
@@ -163,7 +163,7 @@ class FillIn(Experiment):
     }
     published: ClassVar[dict[str, str]] = {}
     caption: ClassVar[str] = (
-        "One test digit of each class: its left half is seen, the right half filled in by one network, with the "
+        "One test digit of each class: its left half is observed, the right half filled in by one network, with the "
         "standard deviation of each pixel, and as it is."
     )
 
@@ -176,7 +176,7 @@ class FillIn(Experiment):
         """One pass over the training images, then the hidden halves of the test images."""
         stream = digits_stream(0, 1, tests=self.tests)
         half = np.broadcast_to((np.arange(8) < 4)[:, None], (8, 8, 1))
-        seen = np.broadcast_to(half, stream.test_x.shape)
+        observed = np.broadcast_to(half, stream.test_x.shape)
         net = digit_painter(self.causes, self.sigma)
         # The learner would damp by the size of the batch; but of ten images nine say nothing about a cause.
         together = {"iterations": self.iterations, "damping": Damping(parameters=0.95, activations=0.5)}
@@ -193,7 +193,7 @@ class FillIn(Experiment):
             "ten": (ten, "random"),
         }
         for name, (models, how) in asked.items():
-            mean, std, p = fill_in(models, stream.test_x, seen, how, self.causes)
+            mean, std, p = fill_in(models, stream.test_x, observed, how, self.causes)
             off = mean[:, ~half] - truth
             metrics |= {
                 f"mse by that of the mean image/{name}": float(np.mean(off**2) / blind),

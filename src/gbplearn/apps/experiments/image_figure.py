@@ -40,7 +40,7 @@ def _learning(ax: Axes, kept: Sequence[dict[str, Any]]) -> None:
         mean = np.mean(runs, 0)
         ax.plot(mean[:, 0], mean[:, 1], style, color=colour, linewidth=2, label=label)
     ax.set_xscale("log")
-    ax.set_xlabel("training images seen, each once")
+    ax.set_xlabel("training images, each used once")
     ax.set_ylabel("test accuracy (by a forward pass)")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     ax.grid(axis="y", color="#dddddd", linewidth=0.7)

@@ -1,4 +1,4 @@
-"""One pass over labelled images, each seen once: the paper's Section 4.3 and Table 1, by messages and by others.
+"""One pass over labelled images, each used once: the paper's Section 4.3 and Table 1, by messages and by others.
 
 What `mnist`, `fashion-mnist` and `cifar10` share. A run that is stopped goes on where its last checkpoint is; a seed or
 a comparison that is finished stays so, one that is not begins anew.
@@ -68,16 +68,16 @@ class ImageStream(InParts):
         "linear": "no GBP: softmax regression, one pass of Adam, the step size falls like a cosine",
     }
     caption: ClassVar[str] = (
-        "Left: test accuracy against the number of training images seen, each once; all curves are read out by a "
+        "Left: test accuracy against the number of training images, each used once; all curves are read out by a "
         "forward pass. A thin line a seed, a thick one for the mean. Right: how often the predicted class is right "
         "against the probability that was given to it; on the dashed line both are the same."
     )
 
     def settings(self) -> dict[str, Any]:
         """With the networks and what they are compared with."""
-        plain = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
+        own = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
         others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared}
-        return {**plain, "compared": others}
+        return {**own, "compared": others}
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Begin, or go on with what the folder holds of this seed."""
@@ -91,10 +91,10 @@ class ImageStream(InParts):
             raise ValueError(f"--examples must be {len(images.train_y)} or less for {self.data}, got {self.examples}")
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
         training = self._training(images, order, seed, folder / f"seed-{seed}.safetensors")
-        earlier = dict(training.watch.spent)
+        earlier = dict(training.curve.spent)
         training.learn(f"{self.data}, seed {seed}")
         metrics, kept = self._read_out(training, unknown)
-        if seed == 0 and not training.seen:  # else it would be that of something else
+        if seed == 0 and not training.images_used:  # else it would be that of something else
             metrics["peak memory, MB/fixed"] = peak_memory_mb()
         for name in self._compared_with(seed):
             make = partial(self._compare, name, images, unknown, order, seed)
@@ -131,12 +131,12 @@ class ImageStream(InParts):
         return Training(learner, self.data, images, order, self.batch, learner.note.get("seen", 0), curve, path)
 
     def _read_out(self, training: Training, unknown: Pixels | None) -> tuple[dict[str, float], dict[str, Any]]:
-        learner, images, curve = training.learner, training.images, training.watch
+        learner, images, curve = training.learner, training.images, training.curve
         p = {how: self._probabilities(learner, images.test_x, how) for how in ("fixed", "random", "forward")}
         metrics = {k: v for how in p for k, v in all_scores(p[how], images.test_y, how).items()}
         if unknown is not None:
             for how in p:
-                metrics |= self._told_apart(self._probabilities(learner, unknown, how), p[how], how)
+                metrics |= self._auroc(self._probabilities(learner, unknown, how), p[how], how)
         metrics |= {
             "learning, CPU seconds/fixed": curve.spent["cpu"],
             "learning, seconds/fixed": curve.spent["wall"],
@@ -149,7 +149,7 @@ class ImageStream(InParts):
         }
         return metrics, kept
 
-    def _told_apart(self, unknown: np.ndarray, known: np.ndarray, how: str) -> dict[str, float]:
+    def _auroc(self, unknown: np.ndarray, known: np.ndarray, how: str) -> dict[str, float]:
         """By how undecided they are."""
         return {f"AUROC of {self.unknown}/{how}": scores.auroc(scores.entropy(unknown), scores.entropy(known))}
 
@@ -166,13 +166,13 @@ class ImageStream(InParts):
         batches = -(-len(order) // self.batch)
         build, words = baselines(self.data, batches)[name]
         model = build(images.train_x.shape[1:], seed)
-        looks, points, cpu, logits = set(points_of_curve(batches)), [], 0.0, np.zeros((0, 0))
+        read_outs, points, cpu, logits = set(points_of_curve(batches)), [], 0.0, np.zeros((0, 0))
         for number, start in enumerate(progress(range(0, len(order), self.batch), f"{name}, seed {seed}")):
             rows = order[start : start + self.batch]
             begin = time.process_time()
             model.update(images.train_x[rows], images.train_y[rows])
             cpu += time.process_time() - begin
-            if number + 1 in looks:
+            if number + 1 in read_outs:
                 logits = finite(in_portions(model.predict, images.test_x), name)
                 points.append((start + len(rows), scores.accuracy(logits, images.test_y)))
         metrics: dict[str, float] = {f"learning, CPU seconds/{name}": cpu}
@@ -183,7 +183,7 @@ class ImageStream(InParts):
             metrics |= all_scores(p, images.test_y, label)
             if unknown is not None:
                 other = scores.softmax(finite(in_portions(model.predict, unknown), name), temperature)
-                metrics |= self._told_apart(other, p, label)
+                metrics |= self._auroc(other, p, label)
         return {"metrics": metrics, "curve": points}
 
     @staticmethod

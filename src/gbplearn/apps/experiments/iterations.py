@@ -1,6 +1,6 @@
 """How many iterations learning and prediction need: the paper's Appendix F.
 
-Networks are trained with 50 to 1,600 iterations a batch, each batch seen once, and asked with 50 to 1,600. The paper
+Networks are trained with 50 to 1,600 iterations a batch, each batch used once, and asked with 50 to 1,600. The paper
 asks with damping 0.9 and dropout 0.5 from random activations; here also from a forward pass, and by the learner's own
 way (undamped, from a forward pass, a few sweeps).
 """
@@ -126,9 +126,9 @@ class Iterations(InParts):
             graph = net.graph(part, parameters="fixed", beliefs=learner.posterior, start=start)
             result, done, found, moved = None, 0, None, np.inf
             for count in self.counts:
-                told = {"damping": self.damping, "dropout": self.dropout, "tolerance": 0.0, "guard": False}
+                options = {"damping": self.damping, "dropout": self.dropout, "tolerance": 0.0, "guard": False}
                 if moved > AT_REST:  # else they are as they will be
-                    result = infer(graph, iterations=count - done, init=result, seed=seed, throw=False, **told)
+                    result = infer(graph, iterations=count - done, init=result, seed=seed, throw=False, **options)
                     belief, last = result[net.output], found
                     assert isinstance(belief, Gaussian)
                     found, done = np.asarray(jnp.nan_to_num(belief.mean)), count

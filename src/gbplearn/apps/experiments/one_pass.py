@@ -122,7 +122,7 @@ def _converged(chosen: Mapping[str, Any], x: np.ndarray, y: np.ndarray, size: in
 
 
 def _linear(chosen: Mapping[str, Any], x: np.ndarray, y: np.ndarray, size: int, seed: int):
-    """Scikit-learn's; classes that it has not seen have probability zero."""
+    """Scikit-learn's; classes without an example have probability zero."""
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(C=1 / chosen["penalty"], max_iter=2000, tol=1e-3)

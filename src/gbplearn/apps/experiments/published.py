@@ -92,9 +92,9 @@ class Published(Experiment):
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.images]
         curves = {"published": self._as_published(images, order, seed), "default": _by_default(images, order, seed)}
         metrics = {
-            f"test accuracy after {seen} images/{how}": right
+            f"test accuracy after {count} images/{how}": right
             for how, points in curves.items()
-            for seen, right in points
+            for count, right in points
         }
         return SeedRun(seed, metrics, curves)
 
@@ -128,7 +128,7 @@ class Published(Experiment):
     ) -> dict[str, Gaussian]:
         """One batch; the first begins with random means of the dense weights, which are then taken back."""
         inputs = {"factors": tie_biases} if self.tied_bias else {}
-        conv, pool, dense, head = (site.name for site in net.places)
+        conv, pool, dense, head = (place.name for place in net.places)
         how: dict[str, Any] = {
             "damping": self.damping,
             "dropout": self.dropout,
@@ -158,7 +158,7 @@ class Published(Experiment):
                 points = np.array(run.kept[how])
                 label = {"published": "as the authors ran it", "default": "default settings"}[how]
                 ax.plot(points[:, 0], points[:, 1], "o-", color=colour, alpha=0.7, label=None if i else label)
-        ax.set_xlabel("training images seen, each once")
+        ax.set_xlabel("training images, each used once")
         ax.set_ylabel("test accuracy (by messages)")
         ax.yaxis.set_major_locator(MultipleLocator(0.02))
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

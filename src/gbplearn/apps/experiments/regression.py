@@ -146,10 +146,10 @@ class Regression(Experiment):
 
         net, posterior = self._learn(data, LearnNoise(start=self.noise_start), seed)
         noise = posterior.noise["observed_output"]
-        answers = {how: self._predict(net, data, posterior, how) for how in ("fixed", "random")}
-        learnt, _ = answers["fixed"]
+        predictions = {how: self._predict(net, data, posterior, how) for how in ("fixed", "random")}
+        learnt, _ = predictions["fixed"]
         metrics["rmse, noise learnt/fixed"] = _rmse(np.asarray(learnt.mean)[inside, 0], data.truth[inside])
-        for how, (_, fresh) in answers.items():
+        for how, (_, fresh) in predictions.items():
             std = np.sqrt(np.asarray(fresh.variance)[:, 0] + noise**2)
             off = np.abs(data.fresh_y - np.asarray(fresh.mean)[:, 0])
             metrics[f"share within 2 sd, noise learnt/{how}"] = float((off <= 2 * std).mean())

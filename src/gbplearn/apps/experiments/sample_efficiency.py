@@ -1,4 +1,4 @@
-"""How much is learnt from few images, each seen once: the paper's Fig. 4, against everything that one might do instead.
+"""How much is learnt from few images, each used once: the paper's Fig. 4, against everything that one might do instead.
 
 A seed is an order of MNIST's training images; every method learns from the same first ones. Twenty orders up to 200
 images, ten up to 800, five beyond.

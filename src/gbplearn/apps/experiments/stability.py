@@ -92,26 +92,27 @@ class Stability(InParts):
             how_so = {"damping": weights, "dropout": dropout, "iterations": self.iterations, "guard": guard}
             learner = Learner(network("convolutional"), images.train_x.shape[1:], seed=seed, **how_so)
             helped = 0
-            for start in progress(range(0, len(order), BATCH), f"{kind} damping {damping}, dropout {dropout}, {how}"):
+            label = f"{kind} damping {damping}, dropout {dropout}, {'with' if guard else 'without'} the guard"
+            for start in progress(range(0, len(order), BATCH), label):
                 rows = order[start : start + BATCH]
                 helped += bool(learner.update(images.train_x[rows], images.train_y[rows]).guard)
             logits = in_portions(lambda part, asked=learner: asked.predict(part).mean, x)
-            told = _name(kind, damping, dropout)
-            metrics[f"test accuracy, {told}/{how}"] = scores.accuracy(logits, y)
-            metrics[f"refused batches, {told}/{how}"] = float(learner.failures)
+            which = _name(kind, damping, dropout)
+            metrics[f"test accuracy, {which}/{how}"] = scores.accuracy(logits, y)
+            metrics[f"refused batches, {which}/{how}"] = float(learner.failures)
             if guard:
-                metrics[f"batches with the guard, {told}/{how}"] = float(helped)
+                metrics[f"batches with the guard, {which}/{how}"] = float(helped)
         return {"metrics": metrics, "cost": clock.cost()}
 
     @staticmethod
     def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
         """A row a pair: accuracy without and with the guard, batches that were refused, batches where it stepped in."""
         metrics, chosen = results["metrics"], results["settings"]
-        rows = [("damping", "dropout", "plain", "refused", "guarded", "refused", "guard stepped in")]
-        for told, damping, dropout, kind in _all(chosen["dampings"], chosen["dropouts"]):
+        rows = [("damping", "dropout", "without the guard", "refused", "with the guard", "refused", "guard stepped in")]
+        for which, damping, dropout, kind in _all(chosen["dampings"], chosen["dropouts"]):
 
-            def mean(what: str, told: str = told) -> float:
-                return metrics[what.replace("*", told)]["mean"]
+            def mean(what: str, which: str = which) -> float:
+                return metrics[what.replace("*", which)]["mean"]
 
             rows.append(
                 (

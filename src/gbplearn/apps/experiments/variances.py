@@ -20,7 +20,7 @@ from ...show.figures import BLUE, GREEN, GREY, ORANGE, PALE
 from . import variance_graphs as graphs
 from .experiment import Experiment, SeedRun
 
-_MANY_ROWS = 10  # rows for each feature, from which on the limit of many rows is told beside what was measured
+_MANY_ROWS = 10  # rows for each feature, from which on the limit of many rows is shown beside what was measured
 _COLOURS = {"per-edge": BLUE, "pooled": ORANGE, "block": GREEN}
 _LEGEND = {"per-edge": "scalars, per edge", "pooled": "scalars, pooled", "block": "blocks"}
 
@@ -152,17 +152,17 @@ class Variances(Experiment):
         """Every case by messages and by a dense solve."""
         metrics: dict[str, float] = {}
         for case in self.cases():
-            told = f"{case.name}/{case.how}"
+            which = f"{case.name}/{case.how}"
             found = self._compare(case, seed)
-            metrics[f"median ratio, {told}"] = float(np.median(found.ratio))
-            metrics[f"smallest ratio, {told}"] = float(found.ratio.min())
-            metrics[f"largest ratio, {told}"] = float(found.ratio.max())
+            metrics[f"median ratio, {which}"] = float(np.median(found.ratio))
+            metrics[f"smallest ratio, {which}"] = float(found.ratio.min())
+            metrics[f"largest ratio, {which}"] = float(found.ratio.max())
             if found.outputs is not None:
-                metrics[f"outputs, {told}"] = float(np.median(found.outputs))
-            metrics[f"error of the means, {told}"] = found.error
-            metrics[f"guard, {told}"] = float(found.guarded)
+                metrics[f"outputs, {which}"] = float(np.median(found.outputs))
+            metrics[f"error of the means, {which}"] = found.error
+            metrics[f"guard, {which}"] = float(found.guarded)
             if case.theory is not None:
-                metrics[f"theory, {told}"] = case.theory
+                metrics[f"theory, {which}"] = case.theory
         return SeedRun(seed, metrics, metrics)
 
     def _compare(self, case: Case, seed: int) -> Compared:
@@ -201,20 +201,20 @@ class Variances(Experiment):
         )
         rows: list[tuple[str, ...]] = [head]
         for name in metrics:
-            what, told = name.split(", ", 1)
+            what, which = name.split(", ", 1)
             if what != "median ratio":
                 continue
-            low, high = (metrics[f"{w} ratio, {told}"]["values"] for w in ("smallest", "largest"))
-            theory, outputs = (metrics.get(f"{w}, {told}") for w in ("theory", "outputs"))
-            helped = metrics[f"guard, {told}"]["values"]
+            low, high = (metrics[f"{w} ratio, {which}"]["values"] for w in ("smallest", "largest"))
+            theory, outputs = (metrics.get(f"{w}, {which}") for w in ("theory", "outputs"))
+            helped = metrics[f"guard, {which}"]["values"]
             rows.append(
                 (
-                    *told.rsplit("/", 1),
+                    *which.rsplit("/", 1),
                     f"{metrics[name]['mean']:.3f}",
                     f"{min(low):.3f}",
                     f"{max(high):.3f}",
                     *("" if m is None else f"{m['mean']:.3f}" for m in (theory, outputs)),
-                    f"{max(metrics[f'error of the means, {told}']['values']):.1g}",
+                    f"{max(metrics[f'error of the means, {which}']['values']):.1g}",
                     f"{sum(helped):.0f} of {len(helped)}" if any(helped) else "",
                 )
             )

@@ -111,9 +111,9 @@ class Video(InParts):
             if not done:
                 parts.write(name, self._run(method, clean, noisy, masks, seed, folder))
             held = parts.read(name, "frames", "cost")
-            told = {what: values[: self.frames] for what, values in held["frames"].items()}
-            metrics |= self._numbers(method, told)
-            curves[method] = told["psnr"]
+            measured = {what: values[: self.frames] for what, values in held["frames"].items()}
+            metrics |= self._numbers(method, measured)
+            curves[method] = measured["psnr"]
             costs.append(held["cost"])
         kept = {"psnr": curves, "folder": str(folder), "seed": seed}
         return SeedRun(seed, metrics, kept, before=before, cost=total_cost(costs))
@@ -124,53 +124,55 @@ class Video(InParts):
         """Frame after frame; what was reached is in a checkpoint after each."""
         path, clock = folder / f"{_file(seed, method)}.safetensors", Clock()
         learner = METHODS[method].learner(clean.shape[1:], seed)
-        told: dict[str, list[float]] = {n: [] for n in ("psnr", "psnr of corrupt pixels", "cpu", "refused", "guard")}
+        measured: dict[str, list[float]] = {
+            n: [] for n in ("psnr", "psnr of corrupt pixels", "cpu", "refused", "guard")
+        }
         earlier = 0.0
         if path.exists():
             learner = load(path)
             check_same(path, learner.note.get("settings"), self._of(method))
-            told = json.loads(learner.note["frames"])
+            measured = json.loads(learner.note["frames"])
             earlier = float(learner.note["seconds"])
-        begin, spent, carry = time.perf_counter(), sum(told["cpu"]), METHODS[method].carry
-        carried = read_messages(_messages(path, len(told["psnr"]) - 1)) if carry and told["psnr"] else None
+        begin, spent, carry = time.perf_counter(), sum(measured["cpu"]), METHODS[method].carry
+        messages = read_messages(_messages(path, len(measured["psnr"]) - 1)) if carry and measured["psnr"] else None
 
         def tell() -> str:
-            return f"{np.mean(told['psnr']):.2f} dB" if told["psnr"] else ""
+            return f"{np.mean(measured['psnr']):.2f} dB" if measured["psnr"] else ""
 
-        for number in progress(range(len(told["psnr"]), len(noisy)), f"{method}, seed {seed}", status=tell):
+        for number in progress(range(len(measured["psnr"]), len(noisy)), f"{method}, seed {seed}", status=tell):
             cpu = time.process_time()
-            image, _, report = learn_frame(learner, noisy[number], None, carry, carried)
-            carried = report.carried
+            image, _, report = learn_frame(learner, noisy[number], None, carry, messages)
+            messages = report.carried
             if carry:
-                write_messages(_messages(path, number), carried or {})
+                write_messages(_messages(path, number), messages or {})
             mask = masks[number]
-            told["cpu"].append(time.process_time() - cpu)
-            told["psnr"].append(psnr(image, clean[number]))
-            told["psnr of corrupt pixels"].append(psnr(image[mask], clean[number][mask]))
-            told["refused"].append(float(not report.accepted))
-            told["guard"].append(float(bool(report.guard)))
+            measured["cpu"].append(time.process_time() - cpu)
+            measured["psnr"].append(psnr(image, clean[number]))
+            measured["psnr of corrupt pixels"].append(psnr(image[mask], clean[number][mask]))
+            measured["refused"].append(float(not report.accepted))
+            measured["guard"].append(float(bool(report.guard)))
             if number <= SHOWN:  # of which the last is shown
                 write_picture(_picture(folder, seed, method, number), image)
             seconds = earlier + time.perf_counter() - begin
-            note = {"settings": settings_hash(self._of(method)), "frames": json.dumps(told), "seconds": seconds}
+            note = {"settings": settings_hash(self._of(method)), "frames": json.dumps(measured), "seconds": seconds}
             save(learner, path, note)
             _messages(path, number - 1).unlink(missing_ok=True)
         cost = clock.cost()
         cost["seconds"] += earlier
         cost["cpu_seconds"] += spent
-        return {"frames": told, "cost": cost}
+        return {"frames": measured, "cost": cost}
 
     @staticmethod
-    def _numbers(method: str, told: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        shown = min(SHOWN, len(told["psnr"]) - 1)
+    def _numbers(method: str, measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        shown = min(SHOWN, len(measured["psnr"]) - 1)
         return {
-            f"PSNR, frame {shown}/{method}": told["psnr"][shown],
-            f"PSNR, first 10 frames/{method}": float(np.mean(told["psnr"][:10])),
-            f"PSNR, all frames/{method}": float(np.mean(told["psnr"])),
-            f"PSNR of corrupt pixels, all frames/{method}": float(np.mean(told["psnr of corrupt pixels"])),
-            f"CPU seconds a frame/{method}": float(np.median(told["cpu"])),  # the first one compiles
-            f"refused frames/{method}": float(np.sum(told["refused"])),
-            f"frames with the guard/{method}": float(np.sum(told["guard"])),
+            f"PSNR, frame {shown}/{method}": measured["psnr"][shown],
+            f"PSNR, first 10 frames/{method}": float(np.mean(measured["psnr"][:10])),
+            f"PSNR, all frames/{method}": float(np.mean(measured["psnr"])),
+            f"PSNR of corrupt pixels, all frames/{method}": float(np.mean(measured["psnr of corrupt pixels"])),
+            f"CPU seconds a frame/{method}": float(np.median(measured["cpu"])),  # the first one compiles
+            f"refused frames/{method}": float(np.sum(measured["refused"])),
+            f"frames with the guard/{method}": float(np.sum(measured["guard"])),
         }
 
     @staticmethod

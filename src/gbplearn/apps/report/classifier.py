@@ -64,11 +64,11 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
     costs = group_costs(
         result.graph, damping=damping, schedule=learner.options["schedule"], messages=learner.options["messages"]
     )
-    said = (
+    text = (
         f"One more batch, {batch.size} images: {ending(result)} (They are test images, learnt by a copy of the "
         "learner, which was thrown away.)"
     )
-    return [messages_section(result.plot(), said, folder), cost_section(costs, f"{batch.size} images")]
+    return [messages_section(result.plot(), text, folder), cost_section(costs, f"{batch.size} images")]
 
 
 def _calibration(learnt: Learnt, folder: Path) -> Section:
@@ -80,11 +80,11 @@ def _calibration(learnt: Learnt, folder: Path) -> Section:
         "How often the predicted class is right against the probability that was given to it; dots by their share of "
         f"the {len(y):,} test images. On the dashed line both are the same; on average they are {error:.1%} apart."
     )
-    told = (
+    text = (
         f"Read out by messages: expected calibration error {error:.2%}, negative log likelihood "
         f"{scores.negative_log_likelihood(p, y):.3f} nats, Brier score {scores.brier_score(p, y):.3f}."
     )
-    return Section("Calibration", told, pictures=[picture(figure, "calibration", words, folder)])
+    return Section("Calibration", text, pictures=[picture(figure, "calibration", words, folder)])
 
 
 def _uncertain(learnt: Learnt, folder: Path) -> Section:
@@ -115,10 +115,11 @@ def draw_uncertain(x: np.ndarray, y: np.ndarray, probabilities: np.ndarray) -> F
         ax.set_axis_off()
     low, high = float(x.min()), float(x.max())
     for ax, image, truth, p in zip(axes.flat, x, y, probabilities):
-        said = int(p.argmax())
+        predicted = int(p.argmax())
         shown = image[..., 0] if image.shape[-1] == 1 else (image - low) / max(high - low, 1e-12)
         ax.imshow(shown, cmap="gray", vmin=low, vmax=high)
-        ax.set_title(f"true {truth}, said {said}\n({p[said]:.0%})", fontsize=9, color=BLUE if said == truth else ORANGE)
+        title, colour = f"true {truth}, predicted {predicted}", BLUE if predicted == truth else ORANGE
+        ax.set_title(f"{title}\n({p[predicted]:.0%})", fontsize=9, color=colour)
     return figure
 
 
@@ -144,11 +145,13 @@ def draw_calibration(ax: Axes, runs: Sequence[np.ndarray], least: int = _FEW) ->
 
 
 def draw_curve(points: Sequence[tuple[int, float]]) -> Figure:
-    """Test accuracy against images seen."""
+    """Test accuracy against training images used."""
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     ax = figure.subplots()
-    seen, accuracy = np.array(points).T
-    ax.plot(seen, accuracy, "o-", color=BLUE, linewidth=1.8, markersize=4, label="forward pass of the posterior means")
+    images, accuracy = np.array(points).T
+    ax.plot(
+        images, accuracy, "o-", color=BLUE, linewidth=1.8, markersize=4, label="forward pass of the posterior means"
+    )
     ax.set_xscale("log")
     label_curves(ax)
     return figure
@@ -156,7 +159,7 @@ def draw_curve(points: Sequence[tuple[int, float]]) -> Figure:
 
 def label_curves(ax: Axes) -> None:
     """What all learning curves have."""
-    ax.set_xlabel("training images seen, each once")
+    ax.set_xlabel("training images, each used once")
     ax.set_ylabel("test accuracy")
     low, high = ax.get_ylim()
     if 0.1 <= high - low <= 1:  # else there would be too many labels, or none

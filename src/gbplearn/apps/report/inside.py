@@ -17,22 +17,22 @@ from .layer_cost import GroupCost, cost_rows, group_costs
 
 def ending(result: Result) -> str:
     """How inference ended, and what to think of it."""
-    said = f"{result.message} after {result.iterations} iterations."
+    text = f"{result.message} after {result.iterations} iterations."
     if result.status in (Status.ITERATION_LIMIT, Status.SETTLED):
-        said += (
+        text += (
             " Units at a kink (of a ReLU, of max-pooling) may jump to and fro for ever, so that the residual of their "
             "layer stays up: that is ordinary. What counts is that energies and the layers above are at rest."
         )
-    return said
+    return text
 
 
-def messages_section(figure: Figure, said: str, folder: Path | None) -> Section:
+def messages_section(figure: Figure, text: str, folder: Path | None) -> Section:
     """The figure of a trace."""
     words = (
         "Over the iterations, for each group of factors: left, how far what it has to say would move a belief (in "
         "standard deviations, or of the logarithm of a precision), right its energy."
     )
-    return Section("How messages come to rest", said, pictures=[picture(figure, "messages", words, folder)])
+    return Section("How messages come to rest", text, pictures=[picture(figure, "messages", words, folder)])
 
 
 def cost_section(costs: list[GroupCost], what: str) -> Section:
@@ -65,9 +65,9 @@ def result_sections(
     """All three of a network that was learnt in one go; damping and schedule as it was."""
     kinds = result.graph.kinds
     posterior = Posterior({name: belief for name, belief in result.items() if kinds[name] == "parameter"})
-    said = f"{what[0].upper()}{what[1:]}: {ending(result)}"
+    text = f"{what[0].upper()}{what[1:]}: {ending(result)}"
     return [
-        messages_section(result.plot(), said, folder),
+        messages_section(result.plot(), text, folder),
         cost_section(group_costs(result.graph, damping=damping, schedule=schedule), what),
         posterior_section(posterior, folder),
     ]

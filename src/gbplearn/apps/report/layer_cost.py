@@ -40,7 +40,7 @@ def group_costs(
     messages: str = "auto",
     repeats: int = _REPEATS,
 ) -> list[GroupCost]:
-    """Visit each group for itself, and look at the clock.
+    """Visit each group for itself, and time it.
 
     In an iteration visits are compiled together, which may be faster than the sum of these.
     """
