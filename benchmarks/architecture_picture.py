@@ -1,4 +1,4 @@
-"""Draws docs/images/architecture.svg: the rooms of the library, one row a level, as tests/test_architecture.py has them.
+"""Draws docs/images/architecture.svg: the rooms, one row a level, as tests/test_architecture.py has them.
 
 Run it after a room was added: `python benchmarks/architecture_picture.py`.
 """

@@ -2,10 +2,10 @@
 
     python benchmarks/evidence_ranking.py --data-dir FOLDER [--examples 3200]
 
-For each data set and each noise of the class observation: one pass over the first training images, the mean log evidence
-of an image before it is learnt (`update(evidence=True)`, without the first ten batches), and the log loss of the last
-5,000 training images, which are held back (`predict_proba` with random parameters, as the evidence has it, and with
-parameters fixed at their means). Adds a line for each to results/ledger.jsonl.
+For each data set and each noise of the class observation: one pass over the first training images, the mean log
+evidence of an image before it is learnt (`update(evidence=True)`, without the first ten batches), and the log loss of
+the last 5,000 training images, which are held back (`predict_proba` with random parameters, as the evidence has it, and
+with parameters fixed at their means). Adds a line for each to results/ledger.jsonl.
 """
 
 import argparse
