@@ -1,4 +1,4 @@
-"""What compiling takes, and leaves behind."""
+"""Compilation by XLA: its time and memory, what is compiled apart, and the cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lean_options() -> dict[str, bool] | None:
 
 
 def one_round(fn: Callable[[Any], Any], carry: Any, often: Array) -> Any:
-    """`fn(carry)` as a loop of one round, which the compiler cannot know: compiled apart from what stands around it.
+    """`fn(carry)` as a loop of one round, a number unknown to the compiler: compiled apart from its neighbours.
 
     What goes in and comes out lies in memory. Else XLA:CPU would fuse it with its neighbours, that is compute what one
     step gives again and again in the next. (It takes `lax.optimization_barrier` away before it fuses.)
@@ -93,7 +93,7 @@ def cache_programs() -> Path | None:
     except OSError as error:
         _log_once(f"compiled programs are not kept: {error}")
         return None
-    # JAX asks for this anew with every compilation; programs that take less are compiled again.
+    # JAX reads these settings at every compilation; programs that take less are compiled again.
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -122,7 +122,7 @@ def _set_mode(handle: int, mode: int) -> None:
 def _take_owner(handle: int, old: os.stat_result) -> int:
     """Give a file the owner and group of another one, as far as this user may.
 
-    **Returns:** the permissions that it is to have: nobody may read it who could not read the other one.
+    **Returns:** the permissions that it is to have: whoever could not read the other one may not read it.
     """
     mode, new = stat.S_IMODE(old.st_mode), os.fstat(handle)
     if (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid):

@@ -114,7 +114,7 @@ class Gaussian(eqx.Module):
 
     @property
     def proper(self) -> Bool[Array, "..."]:
-        """Which Gaussians can be normalised (blocks: one answer a block)."""
+        """Which Gaussians can be normalised (blocks: one truth value a block)."""
         if not self.block:
             return self.lam > 0
         return linalg.scaled_cholesky(self.lam)[2]
@@ -178,7 +178,7 @@ class Gaussian(eqx.Module):
         return jax.tree.map(lambda a, b: weight * a + (1 - weight) * b, self, other)
 
     def where(self, condition: Bool[Array, "..."], other: Gaussian) -> Gaussian:
-        """`self` where `condition` (one answer a variable: no last axis in block form), else `other`."""
+        """`self` where `condition` (one truth value a variable: no last axis in block form), else `other`."""
         wide = condition[..., None] if self.block else condition
         full = wide[..., None] if self.block else wide
         return Gaussian(jnp.where(wide, self.eta, other.eta), jnp.where(full, self.lam, other.lam))

@@ -1,4 +1,4 @@
-"""Noise that is learnt with everything else."""
+"""Learnt noise: the prior of a noise variance that is inferred with everything else, and its posterior."""
 
 from __future__ import annotations
 

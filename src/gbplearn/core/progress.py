@@ -14,11 +14,11 @@ _PERIOD = 60.0  # seconds
 def progress(
     items: Iterable[T], label: str, *, status: Callable[[], str] | None = None, period: float = _PERIOD
 ) -> Iterator[T]:
-    """Go through `items` and say how far on stderr.
+    """Go through `items` and report progress on stderr.
 
     **Arguments:**
 
-    - `status`: more to say, such as what was reached so far.
+    - `status`: more to report, such as what was reached so far.
     - `period`: seconds from line to line where there is no terminal.
     """
     tqdm = _tqdm() if sys.stderr.isatty() else None
@@ -42,7 +42,7 @@ def progress(
 def _of(items: Any) -> str:
     try:
         return f" of {len(items)}"
-    except TypeError:  # nobody knows; a data loader of a stream has a length only to say that
+    except TypeError:  # unknown; a data loader of a stream has a `__len__` that raises this
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Edge sets: who is connected with whom. Nothing here knows what a message means."""
+"""Edge sets: which factors are connected with which units of a variable. All operations are sums and copies."""
 
 from .axes import AxesEdges
 from .base import Edges

@@ -90,12 +90,12 @@ def _transposed(x: Array, order: tuple[int, ...]) -> Array:
     """Transposed once, not at every edge that reads it.
 
     XLA:CPU would fold the transpose into each reader, which then goes down the columns: out of the cache at every
-    step where their length is a power of two. The results of a conditional it must write down.
+    step where their length is a power of two. The results of a conditional it must store.
     """
     if x.size < 100_000:
         return x.transpose(order)
     first = x.reshape(-1)[0]
-    # Flat, because of a matrix it would only write down that it is to be read the other way round.
+    # Flat: of a matrix it would store no transpose, but only mark the order of its axes.
     flat = lax.cond(
         first == first, lambda a: a.transpose(order).reshape(-1), lambda a: (1 * a.transpose(order)).reshape(-1), x
     )

@@ -2,7 +2,7 @@
 
 Arrays on the variable side have shape `unit_shape + trail`, arrays on the factor side `(F, n) + trail`: `F`
 factors with `n` units each. `trail` is empty for scalars, and for blocks `(d,)` (information) or `(d, d)`.
-(`Rows` has the exception.) Nothing here knows what a message means; all operations are sums and copies.
+(`Rows` has the exception.) All operations are sums and copies, whatever the numbers mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core.linalg import sum_along, sum_of_others
 
 
 class Rows(eqx.Module):
-    """How the edges of factors over scalars lie in an array: as rows `(F, n)`, unless an edge set knows better."""
+    """How the edges of factors over scalars lie in an array: as rows `(F, n)`, unless an edge set has its own."""
 
     def shape(self, factors: int, row: int) -> tuple[int, ...]:
         """Of an array of all edges."""

@@ -107,7 +107,7 @@ class RepeatedEdges(Edges):
     """Units chosen by an index array, any number of times.
 
     Units are sorted into buckets by how many edges they have, rounded up to a power of four, so that the edges of a
-    bucket form a rectangle padded with zeros: sums over all edges, and over all but one, are then plain row operations.
+    bucket form a rectangle padded with zeros: sums over all edges, and over all but one, are then operations on rows.
     (Powers of two would pad less and take longer to compile.)
     """
 

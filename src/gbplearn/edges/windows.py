@@ -66,7 +66,7 @@ class Windows:
         return lax.slice(x, start, stop, [1, *self.stride, *[1] * (x.ndim - 3)])
 
     def transposed(self, size: Pair) -> Windows:
-        """Windows on what comes of the windows, in which each pixel of the image finds those that have seen it.
+        """Windows on the array of windows: each pixel of the image has the windows that it lies in.
 
         Pixel `p` lies at tap `u` of window `i` if `i stride + u = before + p dilation`; and then window `i` lies at tap
         `kernel - 1 - u` of the window `p` of these.

@@ -1,4 +1,4 @@
-"""How much of the old message stays at a visit."""
+"""Damping: how much of the old message stays at a visit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from ..graph.group import Group
 
-# Of parameters: the first batch of B examples may move them by this over B of what it says ...
+# Of parameters: the step, 1 - damping, for the first batch of B examples is this over B ...
 _FIRST_STEP = 2.5
-# ... and no batch by more than this. Of activations: the damping.
+# ... and for no batch larger than this. Of activations: the damping.
 _LARGEST_STEP = 0.3
 _ACTIVATIONS = 0.5
 
@@ -68,10 +68,10 @@ def per_slot(
 
 
 def damping_for(batch: int, known: float, caution: int = 0) -> Damping:
-    """The damping that a learner chooses for a batch of `B` examples when it knows `N` already.
+    """The damping that a learner chooses for a batch of `B` examples when it has learnt from `N` already.
 
-    Messages of all examples to a parameter are sent at once, and none knows of the others. Together they overshoot by
-    up to `B` times their share `B / (N + B)` of all that is known, so the step is
+    Messages of all examples to a parameter are sent at once, each without regard to the others. Together they overshoot
+    by up to `B` times their share `B / (N + B)` of all that is known, so the step is
 
         1 - damping = min(0.3, 2.5 (N + B) / B²) 2^(-caution / 4)
 

@@ -1,4 +1,19 @@
-"""What one sees of inference from outside: how far beliefs still move, and the energy at their means."""
+"""Diagnostics of a visit: how far the group would still move the beliefs (its residual), and the energy at the means.
+
+On these numbers it is decided whether inference has converged, whether it diverges (the guard), and which group a
+residual schedule visits next. They are computed after a visit, from the states before and after it:
+
+- The *residual* of a group is how far its undamped messages would move the beliefs of its variables: the largest of
+  `|new mean - mean| / std` and `|log precision ratio|` over all units. It is taken without damping, since strong
+  damping makes every step small, far from a fixed point as well as near it.
+- *Settling* is the same for the parameters alone, as a root mean square: single units at a kink may never rest.
+- *Energies* are those of the factors, and of the priors, at the means before the visit.
+- *Switched* is the share of robust factors with a scale below 1.
+- The *priority* of a group, for schedules that pick, is how far others have moved its variables since its last visit,
+  and the share of its own residual that damping held back.
+
+Where a kernel made the visit, it has computed some of them on its way (`kernels.registry.KernelDiagnostics`).
+"""
 
 from __future__ import annotations
 
@@ -19,13 +34,13 @@ from .visit import every_factor, linearise_at
 
 
 class Diagnostics(NamedTuple):
-    """What was seen last of each group. All arrays have an element a group, `prior` an element a variable."""
+    """The newest diagnostics of each group. All arrays have an element a group, `prior` an element a variable."""
 
-    residual: Array
+    residual: Array  # how far the undamped messages would move the beliefs, of the worst unit
     settling: Array  # how far its parameters would move, in root mean square the larger of means and log precisions
-    energy: Array
-    switched: Array
-    prior: Array
+    energy: Array  # of the factors
+    switched: Array  # the share of robust factors with a scale below 1
+    prior: Array  # energy of the prior of each variable
     priority: Array  # what a schedule that picks groups goes by
     quiet: Array  # visits in a row (one an iteration counts) at which no group had a residual above the tolerance
 
@@ -84,17 +99,17 @@ class Visit(NamedTuple):
     before: State
     after: State
     proposed: list[Gaussian]
-    measured: KernelDiagnostics | None = None  # by the kernel, if one did the visit
+    reported: KernelDiagnostics | None = None  # by the kernel, if one made the visit
 
 
 def diagnose(problem: Problem, options: Options, visit: Visit, latest: Diagnostics, g: int) -> Diagnostics:
-    """Residual and energy of a group, as a visit found it.
+    """`latest` with the diagnostics of group `g`, as of this visit.
 
-    The residual is how far all that it has to say, undamped, would move the beliefs of its variables; energies are at
-    the means before the visit.
+    The residual is how far its undamped messages would move the beliefs of its variables; energies are at the means
+    before the visit.
     """
-    group, (before, after, proposed, measured) = problem.groups[g], visit
-    known = {} if measured is None else measured.changes
+    group, (before, after, proposed, reported) = problem.groups[g], visit
+    known = {} if reported is None else reported.changes
     outside, _, old = read_inbox(problem, before, g)
     full = beliefs_with(group, outside, proposed)
     means, new = means_of(problem, old), means_of(problem, full)
@@ -102,7 +117,7 @@ def diagnose(problem: Problem, options: Options, visit: Visit, latest: Diagnosti
     learnt, settling = [n for n in group.variables if n in problem.parameters], latest.settling
     if learnt:
         steps = [_squared_step(old[n], new[n] - means[n]) for n in learnt]
-        # Means may be at rest long before all that a batch has to say has arrived: then precisions still grow.
+        # Means may be at rest long before the messages of a whole batch have arrived: then precisions still grow.
         grown = [jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt]
         rms = jnp.sqrt(jnp.maximum(_mean_of_all(steps), _mean_of_all(grown)))
         settling = settling.at[g].set(jnp.where(jnp.isnan(rms), jnp.inf, rms))
@@ -116,11 +131,11 @@ def diagnose(problem: Problem, options: Options, visit: Visit, latest: Diagnosti
         # Between two linearisations messages come to rest that the next one will move again.
         fresh = before.visits[g] % options.relinearise == 0
         worst = jnp.where(fresh, worst, jnp.maximum(worst, latest.residual[g]))
-    if measured is None:
+    if reported is None:
         energy, _, switched = group.measure(every_factor(group, group.y - linearise_at(problem, g, means).value))
     else:
-        energy, switched = measured.energy, measured.switched
-    prior, priors = latest.prior, {} if measured is None else measured.priors
+        energy, switched = reported.energy, reported.switched
+    prior, priors = latest.prior, {} if reported is None else reported.priors
     for i, name in enumerate(problem.prior):
         if name in group.variables and problem.touching(name)[0][0] == g:
             value = priors[name] if name in priors else prior_energy(problem.prior[name], means[name])
@@ -137,7 +152,8 @@ def diagnose(problem: Problem, options: Options, visit: Visit, latest: Diagnosti
 def priorities(problem: Problem, options: Options, visit: Visit, latest: Diagnostics, g: int) -> Array:
     """The priorities of all groups after a visit of one, for schedules that pick.
 
-    What damping held back is still to come; neighbours have news as far as shared variables moved.
+    The group itself keeps the share of its residual that damping held back. Each neighbour is raised by how far the
+    variables that it shares with the group moved.
     """
     group = problem.groups[g]
     outside, _, old = read_inbox(problem, visit.before, g)

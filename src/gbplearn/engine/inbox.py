@@ -1,4 +1,14 @@
-"""What comes in for the variables of a factor group before a visit."""
+"""The inbox of a factor group: the product of the prior and of all other groups' messages, for each of its variables.
+
+A visit reads it first. With the group's own messages it gives the beliefs, and the cavities that the update needs:
+
+    outside   prior x messages of all other groups
+    own       product of the group's own messages, slot by slot
+    belief    outside x own
+
+Nothing else of the other groups enters a visit. Which groups there are, and when they were visited, does not matter to
+it: a visit is local.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +25,15 @@ from .state import State, belief_mean, message_product
 
 
 class Inbox(NamedTuple):
-    """What a group finds of its variables before a visit."""
+    """The inbox of a group (`outside`), with its own messages and the beliefs that they make up together."""
 
-    outside: dict[str, Gaussian]  # the prior and the messages of all other groups
-    own: list[Gaussian]  # of each slot, its own messages multiplied up on the units
-    belief: dict[str, Gaussian]  # all of it
+    outside: dict[str, Gaussian]  # of each variable, the product of its prior and the messages of all other groups
+    own: list[Gaussian]  # of each slot, the product of its own messages into each unit
+    belief: dict[str, Gaussian]  # of each variable, the product of both
 
 
 def read_inbox(problem: Problem, state: State, g: int) -> Inbox:
-    """The inbox of a group."""
+    """Read the inbox of group `g`."""
     group = problem.groups[g]
     outside = {n: product(outside_parts(problem, state, g, n)) for n in group.variables}
     own = [message_product(problem, state, g, s) for s in range(len(group.slots))]
@@ -31,7 +41,7 @@ def read_inbox(problem: Problem, state: State, g: int) -> Inbox:
 
 
 def beliefs_with(group: Group, outside: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
-    """The belief of each variable of a group, from its messages and those of the others."""
+    """The belief of each variable of a group, for given own messages (one product a slot)."""
     return {n: product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
 
 
@@ -41,16 +51,16 @@ def means_of(problem: Problem, beliefs: dict[str, Gaussian]) -> dict[str, Array]
 
 
 def outside_parts(problem: Problem, state: State, g: int, name: str) -> list[Gaussian]:
-    """What comes in for a variable from outside a group: its prior, and the messages of each *other* edge set."""
+    """The factors of the product `outside` of a variable: its prior, and the message product of each other edge set."""
     others = [message_product(problem, state, other, s) for other, s in problem.touching(name) if other != g]
     return [problem.prior[name], *others]
 
 
 def product(parts: list[Gaussian]) -> Gaussian:
-    """Of all of them."""
+    """The product of Gaussians."""
     return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
 
 
 def undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:
-    """What was mixed with `weight` of the old message to give the new one."""
+    """The message that was damped, by `weight` of the old one, to give the new one."""
     return jax.tree.map(lambda a, b: (b - weight * a) / (1 - weight), old, new)

@@ -1,4 +1,4 @@
-"""Inference is a loop: `init -> step -> ...`, and `infer` that runs it until it converges."""
+"""Inference as the user calls it: `init` and `step`, one iteration at a time, and `infer` until it converges."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def step(
     relinearise: Relinearise = 1,
     messages: str = "auto",
 ) -> State:
-    """One iteration (a full schedule) from `state`, which stays usable. No guard watches over it."""
+    """One iteration (a full schedule) from `state`, which stays usable. There is no guard."""
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)
     options = make_options(graph, problem, damping, dropout, schedule, relinearise)
@@ -69,7 +69,7 @@ def beliefs(
     return _by_name(graph, problem, find_beliefs(problem, state).beliefs)
 
 
-# Rounding of means that is never worth a word, in standard deviations.
+# Rounding of means that is never reported, in standard deviations.
 _SMALL_ROUNDING = 1e-3
 
 
@@ -94,12 +94,12 @@ def _check_state(problem: Problem, state: State) -> None:
         raise ValueError("the state belongs to another graph, or to one with other variables observed or noise learnt")
 
 
-def _carry_over(result: Result, problem: Problem) -> State:
-    """The messages of a result, as far as they go to variables that are not wholly observed now."""
+def _warm_start(result: Result, problem: Problem) -> State:
+    """A warm start: the messages of a result, as far as they go to variables that are not wholly observed now."""
     new, old = problem, result.problem
     state = empty_state(new, result.state.key, any(p is not None for p in result.state.points))
     if [g.name for g in new.groups] != [g.name for g in old.groups]:
-        return result.state  # of another graph, which the caller finds out
+        return result.state  # of another graph: `_check_state` raises
     rows = []
     for a, b, fresh, known in zip(new.groups, old.groups, state.messages, result.state.messages):
         kept = {place: known[i] for place, (role, i) in enumerate(b.arguments) if role is Role.SLOT}
@@ -152,12 +152,12 @@ def infer(
     - `relinearise`: nonlinear factors every visit (1), every n visits, `gbp.OnMovement(threshold)`, or
         `gbp.AfterVisit()`.
     - `messages`: "per-edge" keeps every message; "pooled" keeps their product into each unit, with a reaction term for
-        each factor (see `gbp.messages`): much less to store, the same means on linear graphs, precisions to first
-        order; "auto" pools the large edge sets of layers.
+        each factor (see `gbplearn.engine.update`): much less to store, the same means on linear graphs, precisions to
+        first order; "auto" pools the large edge sets of layers.
     - `evidence`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}` (a Gaussian to hold a variable at), on
         top of `graph.observe` and `graph.hold`. New values never recompile.
-    - `init`: a previous result or state to go on from.
-    - `guard`: watch for divergence and cure it: more damping, then proximal factors. A `gbp.Guard(...)` has its
+    - `init`: a previous result or state to start from (a warm start).
+    - `guard`: detect divergence and cure it: more damping, then proximal factors. A `gbp.Guard(...)` has its
         thresholds as fields.
     - `throw`: raise `gbp.InferenceError` if inference diverges for good; else return the last good state.
     - `seed`: for dropout and random schedules.
@@ -179,7 +179,7 @@ def infer(
     else:
         if not isinstance(init, (Result, State)):
             raise TypeError(f"init must be a gbp.Result or a gbp.State, got {type(init).__name__}")
-        state = _carry_over(init, problem) if isinstance(init, Result) else init
+        state = _warm_start(init, problem) if isinstance(init, Result) else init
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
     if settled is not None and not settled >= 0:
@@ -199,9 +199,9 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: f
     good = Status.SETTLED if outcome.settled else Status.CONVERGED
     status = Status.DIVERGED if outcome.failed else good if outcome.converged else Status.ITERATION_LIMIT
     names = [g.name for g in problem.groups]
-    seen = outcome.trace
+    rows = outcome.trace
     residuals, energy, switched, priors = (
-        np.asarray(x) for x in (seen.residual, seen.energy, seen.switched, seen.prior)
+        np.asarray(x) for x in (rows.residual, rows.energy, rows.switched, rows.prior)
     )
     off = {n: float(x) for n, x in rounding.items()}
     lost = {n: x for n, x in off.items() if x > max(tolerance, _SMALL_ROUNDING)}

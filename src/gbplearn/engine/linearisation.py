@@ -27,8 +27,8 @@ class OnMovement:
 class AfterVisit:
     """Move the linearisation point of a group to the means at the end of its own visit, for its next one.
 
-    What the other groups say in between comes one visit late. That is how the authors of the paper ran their
-    experiments; the paper itself, and the default, linearise at the current means.
+    Messages of other groups that arrive in between move it one visit late. That is how the authors of the paper ran
+    their experiments; the paper itself, and the default, linearise at the current means.
     """
 
 

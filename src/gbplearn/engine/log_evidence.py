@@ -24,9 +24,9 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
                 - sum_f log |2 pi S_f| / 2 + sum_edges log |lam_belief| / |lam_cavity| / 2
 
     where `E` is the energy of all factors and priors at the belief means and `S_f` the predicted covariance of a
-    factor's measurement; the determinants see only precisions. Robust factors count `exp(-rho)`, with the noise scaled
-    at the means; variables held at a belief add to the noise of each factor. Flat priors count as the constant 1,
-    observed variables with their prior density at the value.
+    factor's measurement; the determinants are of precisions alone. Robust factors count `exp(-rho)`, with the noise
+    scaled at the means; variables held at a belief add to the noise of each factor. Flat priors count as the constant
+    1, observed variables with their prior density at the value.
 
     **Arguments:**
 

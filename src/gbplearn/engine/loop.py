@@ -1,4 +1,15 @@
-"""The loop over visits."""
+"""The loop over visits: iterations of a schedule, until the beliefs are at rest.
+
+An iteration is one round of the schedule: its fixed order of groups, or as many visits as there are groups, picked one
+by one. Each visit sends the messages of a group (`visit.py`) and is diagnosed (`diagnostics.py`); `Enough` decides on
+the diagnostics when to stop.
+
+`run` makes up to `CHUNK` iterations in one compiled call, and returns the diagnostics of each of them. `advance` is the
+same for the guard (`guard/guard.py`), which calls it chunk by chunk and decides between the chunks.
+
+Diagnostics take time. Large graphs are therefore diagnosed after every `EVERY` iterations only; those in between are
+made by `undiagnosed.py`.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +40,12 @@ CHUNK = 50
 
 
 def iterate(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
-    """One full schedule, and a look at it."""
+    """One iteration: a full round of the schedule, with the diagnostics of its visits."""
     order = fixed_order(problem, options)
     if order is None:
         return _pick_and_visit(problem, state, options, latest)
     for i, g in enumerate(order):
-        # What an earlier visit sees would be overwritten, unless it is the one that linearises.
+        # Diagnostics of a later visit would replace these, unless this visit is the one that linearises.
         diagnosed = g not in order[i + 1 :] or options.relinearise != 1
         visited = Visit(state, *visit(problem, state, options, g, diagnosed))
         if diagnosed:
@@ -44,10 +55,10 @@ def iterate(problem: Problem, state: State, options: Options, latest: Diagnostic
 
 
 def _pick_and_visit(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
-    """As many visits as there are groups, picked one by one by what was seen of the last."""
+    """As many visits as there are groups, each picked by the priorities that the one before has left."""
     active = problem.active()
 
-    def seen(before: State, latest: Diagnostics, g: int) -> tuple[State, Diagnostics]:
+    def visit_one(before: State, latest: Diagnostics, g: int) -> tuple[State, Diagnostics]:
         visited = Visit(before, *visit(problem, before, options, g, diagnosed=True))
         latest = diagnose(problem, options, visited, latest, g)
         return visited.after, latest._replace(priority=priorities(problem, options, visited, latest, g))
@@ -55,10 +66,10 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: Di
     def picked(_, carry: tuple[State, Diagnostics]) -> tuple[State, Diagnostics]:
         state, latest = carry
         state, chosen = pick(state, options, latest.priority[jnp.asarray(active)])
-        return lax.switch(chosen, [partial(seen, g=g) for g in active], state, latest)
+        return lax.switch(chosen, [partial(visit_one, g=g) for g in active], state, latest)
 
     state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
-    # A group that was not visited since its variables moved has that much priorities, whatever it said last time.
+    # The residual of a group is of its last visit. Where others have moved its variables since, its priority is larger.
     waiting = jnp.where(jnp.asarray([bool(g.slots) for g in problem.groups]), latest.priority, 0)
     learnt = jnp.asarray([any(n in problem.parameters for n in g.variables) for g in problem.groups])
     settling = jnp.where(learnt, jnp.maximum(latest.settling, waiting), latest.settling)
@@ -101,13 +112,13 @@ def _run(
 ) -> tuple[State, Diagnostics, Diagnostics, Array]:
     """Up to `limit <= CHUNK` iterations, fewer (but one at least) if that is enough or an energy is not finite.
 
-    **Arguments:** `every`: look after at most so many iterations; None for each, without asking.
+    **Arguments:** `every`: diagnose after at most so many iterations; None for each of them.
 
-    **Returns:** state, what was seen last, the same for each iteration, the number of iterations. Where nobody looked,
-    it is what was seen next.
+    **Returns:** the state, the newest diagnostics, the diagnostics of each iteration, and the number of iterations. An
+    iteration that was not diagnosed has the diagnostics of the next one that was.
     """
     problem = problem.with_known()
-    # A schedule that draws blindly may leave a group out; one that picks knows what each has missed.
+    # A schedule that draws at random may leave a group out: it must be visited before it counts as at rest.
     picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
     idle = jnp.asarray([not g.slots for g in problem.groups])
     trace = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), latest)
@@ -124,7 +135,7 @@ def _run(
             state, latest = iterate(problem, state, options, latest)
             latest = enough.counted(latest, (idle | (state.visits > visits)) if picks else jnp.ones_like(idle))
             return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
-        # Nobody knows what happened between two looks: the second quiet one follows the first at once.
+        # Residuals between two diagnosed iterations are unknown: the second quiet one must follow the first at once.
         count = jnp.minimum(jnp.where(latest.quiet.max() > 0, 1, every), limit - i)
         state, latest = _diagnose_after(problem, state, options, latest, count)
         latest = enough.counted(latest, jnp.ones_like(idle))
@@ -138,13 +149,13 @@ def _run(
 def _diagnose_after(
     problem: Problem, state: State, options: Options, latest: Diagnostics, count: Array
 ) -> tuple[State, Diagnostics]:
-    """So many iterations of a large graph, at least one: the last of them freshly linearised, with a look at it."""
+    """So many iterations of a large graph, at least one: the last of them freshly linearised, and diagnosed."""
     state = iterate_undiagnosed(problem, state, options, count - 1)
     options = dataclasses.replace(options, relinearise=1)
     if fixed_order(problem, options) is not None:
         return iterate(problem, state, options, latest)
     state = iterate_undiagnosed(problem, state, options, jnp.ones((), jnp.int32))
-    # Where the order is drawn blindly, some group has not been visited for a while: what would each have to say now?
+    # Where the order is random, some group was not visited for a while: diagnose each by a visit that is not kept.
     for g in problem.active():
         latest = diagnose(problem, options, Visit(state, *visit(problem, state, options, g, diagnosed=True)), latest, g)
     return state, latest
@@ -157,12 +168,12 @@ run_in_place = jax.jit(_run, donate_argnums=1)
 
 @cache
 def _lean_run_in_place() -> Any:
-    """For problems that are mostly up to kernels."""
+    """`run_in_place` for problems whose messages are mostly sent by kernels."""
     return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())
 
 
 def _programs(function: Any) -> int:
-    """How many have been compiled of it, if JAX tells."""
+    """How many programs JAX has compiled of a function; 0 in versions of JAX that do not count them."""
     return getattr(function, "_cache_size", int)()
 
 
@@ -170,7 +181,7 @@ def _programs(function: Any) -> int:
 def prepared(problem: Problem, options: Options) -> Problem:
     """`problem.with_known()`, compiled: for a caller that hands a large problem to several programs, or to one often.
 
-    It also knows whether kernels send most of the messages: what XLA has to compile is little then.
+    `native` of it is whether kernels send most of the messages: what XLA has to compile is little then.
     """
     known = problem.with_known()
     sent = {g: known.groups[g].edges for g in known.active()}
@@ -181,9 +192,9 @@ def prepared(problem: Problem, options: Options) -> Problem:
 def advance(
     problem: Problem, state: State, options: Options, latest: Diagnostics, limit: int, enough: Enough, large: bool
 ) -> tuple[State, Diagnostics, Diagnostics]:
-    """Up to `limit <= CHUNK` iterations as `run`, in place; large graphs are looked at after at most `EVERY` of them.
+    """Up to `limit <= CHUNK` iterations as `run`, in place; large graphs are diagnosed after at most `EVERY` of them.
 
-    **Returns:** state, what was seen last, and the same for each iteration (NumPy).
+    **Returns:** the state, the newest diagnostics, and those of each iteration (NumPy).
     """
     seldom = large and (fixed_order(problem, options) is not None or options.schedule.blind)
     every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None

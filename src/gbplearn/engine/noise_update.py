@@ -1,4 +1,4 @@
-"""The noise variance of a group that learns it, from what its factors see."""
+"""The update of a noise variance that is learnt: from the residuals of its factors, under their cavities."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def learn_noise(
 
         E[(y - h)²] = |R (R + S)^-1 e|² + tr(S - S (R + S)^-1 S)
 
-    The posterior variances of the variables would not do: the factor itself correlates them. A factor that sees
-    something of which nothing is known learns nothing: it counts as `R`. Arguments as `visit.propose`.
+    The posterior variances of the variables would not do: the factor itself correlates them. A factor with an
+    improper cavity has no such expectation, and counts as `R`. Arguments as `visit.propose`.
     """
     prior = group.noise_prior
     assert prior is not None

@@ -1,4 +1,4 @@
-"""How messages are sent."""
+"""Options of inference: damping, dropout, linearisation and schedule, checked and laid out for a problem."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Options(eqx.Module):
         return self.damping[g][s] + (1 - self.damping[g][s]) * self.dropout[g][s]
 
     def noise_damping(self, g: int) -> Array:
-        """Of a noise that is learnt."""
+        """The damping of a noise variance that is learnt."""
         return jnp.max(jnp.stack(self.damping[g]))
 
 

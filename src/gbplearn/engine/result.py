@@ -1,4 +1,4 @@
-"""What inference returns: beliefs, and how they came about."""
+"""The result of inference: beliefs, how it ended, and what happened in each iteration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InferenceError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """What happened in each iteration. Arrays have one entry an iteration."""
+    """Diagnostics of each iteration. Arrays have one entry an iteration."""
 
     residual: np.ndarray  # largest undamped change of any belief, in standard deviations or log precision
     energy: dict[str, np.ndarray]  # of each factor group, at the means it was visited with

@@ -1,4 +1,4 @@
-"""What the rounding of floating-point numbers leaves of a belief.
+"""Rounding: how far it may have moved a belief, and beliefs that it has made improper.
 
 Beliefs are kept as `eta` and `lam`, sums of a prior and of messages, each rounded to `eps / 2` of its size. So the mean
 of a scalar is known to `eps sum |eta| / sqrt(lam)` standard deviations at best: one that is 10⁷ of them from 0 is
@@ -7,8 +7,8 @@ to (Skeel 1979; a product of `n` terms is rounded more often)
 
     eps |V| (sum |eta| + (sum |lam|) |m|) (n + 1) / 4
 
-and variances to `eps |V| (sum |lam|) |V|`: correlated blocks, measured far more precisely than their prior says, lose
-their prior. Then `lam` need not even be positive definite.
+and variances to `eps |V| (sum |lam|) |V|`: correlated blocks, measured far more precisely than their prior is,
+lose their prior. Then `lam` need not even be positive definite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..core.linalg import add_all
 from ..graph.problem import Problem
 from .state import State, message_product
 
-# Of the precision of messages, in units of the prior's: with more of it a block cannot be told from a singular one.
+# Of the precision of messages, in units of the prior's: with more of it a block may be singular after rounding.
 _LARGEST_RATIO = 64.0
 # Residuals up to so many times what rounding does to the beliefs may be its doing.
 _RESTLESS = 10.0
@@ -61,7 +61,7 @@ def rounding_error(belief: Gaussian, parts: list[Gaussian]) -> Array:
 def made_proper(belief: Gaussian, prior: Gaussian, parts: list[Gaussian]) -> tuple[Gaussian, Array]:
     """A belief whose prior is proper, and so must it be: blocks that rounding has made singular get vaguer messages.
 
-    All messages of such a block are weakened by one factor, until the prior can be told beside them.
+    All messages of such a block are weakened by one factor, until the prior is larger than their rounding.
 
     **Returns:** the belief, and whether any block had to be mended.
     """
@@ -78,7 +78,7 @@ def made_proper(belief: Gaussian, prior: Gaussian, parts: list[Gaussian]) -> tup
     return belief.where(good, weaker), ~jnp.all(good)
 
 
-class Found(NamedTuple):
+class BeliefsWithRounding(NamedTuple):
     """Beliefs, and of each variable how far rounding may have moved it, in standard deviations (infinite: lost)."""
 
     beliefs: dict[str, Gaussian]
@@ -86,7 +86,7 @@ class Found(NamedTuple):
 
 
 @lean_jit
-def find_beliefs(problem: Problem, state: State) -> Found:
+def find_beliefs(problem: Problem, state: State) -> BeliefsWithRounding:
     """The belief of every variable; where its prior is proper, it is proper too."""
     beliefs, off = {}, {}
     for name, prior in problem.prior.items():
@@ -97,7 +97,7 @@ def find_beliefs(problem: Problem, state: State) -> Found:
             found, lost = made_proper(found, prior, messages)
             off[name] = jnp.where(lost, jnp.inf, off[name])
         beliefs[name] = found
-    return Found(beliefs, off)
+    return BeliefsWithRounding(beliefs, off)
 
 
 def may_be_rounding(residual: float, rounding: Mapping[str, float | Array]) -> bool:

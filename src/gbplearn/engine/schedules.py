@@ -1,4 +1,4 @@
-"""In which order factor groups are visited."""
+"""Schedules: in which order factor groups are visited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax import Array
 class Schedule(abc.ABC):
     """The order of visits in one iteration. A schedule either fixes the order, or picks group after group."""
 
-    blind: ClassVar[bool] = False  # whether it picks without a look at priorities
+    blind: ClassVar[bool] = False  # whether it picks without regard to priorities
 
     @abc.abstractmethod
     def order(self, names: tuple[str, ...]) -> tuple[int, ...] | None:

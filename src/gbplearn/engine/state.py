@@ -1,4 +1,17 @@
-"""The state of inference: all messages of a problem, and what follows from them."""
+"""The state of inference: all messages of a problem, and the beliefs and cavities that they make up.
+
+A `Problem` is what is given: factor groups, their edge sets, priors, observations. A `State` is what inference
+changes. The rest follows from the two, as products of Gaussians (sums of their natural parameters):
+
+    message product of an edge set   all its messages into a unit
+    belief of a unit                 its prior and all messages into it
+    cavity of an edge                the same without the message along that edge
+
+A cavity is multiplied up from the other messages, not divided out of the belief: where one message is nearly all of a
+belief, the difference of the two precisions would have no digits left in float32.
+
+A state is a value: a visit (`visit.py`) returns the next one. (The loop may give it the same memory.)
+"""
 
 from __future__ import annotations
 
@@ -97,7 +110,7 @@ def message_product(problem: Problem, state: State, g: int, s: int) -> Gaussian:
 
 
 def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
-    """What a factor gets of a variable: everything but its own message, multiplied up from the others.
+    """The cavity of every edge: the product of all that goes into its unit, but for the message along the edge itself.
 
     `outside` is the product of the prior and all other edge sets of the variable.
     """
@@ -113,7 +126,7 @@ def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
     """The mean, or the start where nothing (or in a block, not everything) is known.
 
-    `proper`: known to be so; spares scalars the question.
+    `proper`: every precision is known to be positive, so that scalars need no case distinction.
     """
     if not gaussian.block:
         if proper:

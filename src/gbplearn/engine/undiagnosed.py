@@ -1,4 +1,12 @@
-"""Iterations that nobody looks at: large graphs make most of theirs this way."""
+"""Iterations without diagnostics: visits alone, as large graphs make most of theirs.
+
+The messages are those of diagnosed iterations. But no numbers are needed between two visits, so
+
+- visits that kernels make piece by piece (image by image) are joined into runs of one call each: a piece then goes
+  through several groups while it lies in the cache (`_together`). A run may reach over the end of an iteration;
+- every other visit is compiled apart from its neighbours (`_visit_apart`), with its messages in memory: else XLA would
+  fuse visits, and compute the results of one again and again in the next.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +38,7 @@ def pick(state: State, options: Options, priority: Array) -> tuple[State, Array]
 
 
 def iterate_undiagnosed(problem: Problem, state: State, options: Options, count: Array) -> State:
-    """So many iterations: in a fixed order, or one that is drawn blindly."""
+    """So many iterations: in a fixed order, or in one that is drawn at random."""
     order = fixed_order(problem, options)
     if order is None:
         return lax.fori_loop(0, count, lambda _, state: _drawn(problem, state, options), state)
@@ -53,7 +61,7 @@ def iterate_undiagnosed(problem: Problem, state: State, options: Options, count:
 
 
 def _drawn(problem: Problem, state: State, options: Options) -> State:
-    """An iteration whose visits are drawn."""
+    """An iteration whose groups are drawn at random."""
     active = problem.active()
 
     def drawn(_, state: State) -> State:
@@ -64,7 +72,7 @@ def _drawn(problem: Problem, state: State, options: Options) -> State:
 
 
 def _pieces(problem: Problem, state: State, options: Options, run: tuple[int, ...]) -> int:
-    """Of visits in one call; 0 if they cannot be: where points of linearisation are kept no kernel makes them."""
+    """In how many pieces one call can make these visits; 0: not at all, as where linearisation points are stored."""
     kept = any(state.points[g] is not None for g in run)
     return 0 if kept else kernels().common_pieces(problem, options, run)
 
@@ -89,7 +97,7 @@ def _visit_run(problem: Problem, state: State, options: Options, run: tuple[int,
 def _together(
     problem: Problem, state: State, options: Options, run: tuple[int, ...], made: Sequence[Array | bool]
 ) -> State:
-    """Visits in one call, those that are to be made."""
+    """The visits of a run in one call, those of them for which `made` is true."""
     chain = kernels().chain(_pieces(problem, state, options, run))
     for g, on in zip(run, made):
         after = visit(problem, state, options, g, call=chain.call)[0]

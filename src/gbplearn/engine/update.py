@@ -1,4 +1,4 @@
-"""The message update: what a linearised factor tells each of its variables.
+"""The message update: the messages of a linearised factor to each of its variables.
 
 A factor with measurement `y = h(x) + noise`, `noise ~ N(0, Sy)`, linearised at `x0` with Jacobian columns `J_i`, and
 cavities with means `m_i` and variances `v_i`:
@@ -14,12 +14,12 @@ subtractions keep their digits, that is for edges with leverage `v_i J_i' S^-1 J
 to less than M, so fewer than 2 M edges lie above: for these `S_-i` and `R_-i` are summed from the others (for M = 1 the
 one edge that holds more than half of `S`). A vague cavity far away would else leave its own rounding in `eta_i`.
 
-A cavity of zero precision has infinite variance. Its limit: along `J_i` times the unknown directions the others
-hear nothing; the variable itself hears a finite message.
+A cavity of zero precision has infinite variance. In that limit the measurement along `J_i` times the unknown directions
+adds nothing to the messages to the *other* variables; the message to the variable itself is finite.
 
-Of a pooled edge set only the product of all messages into a unit is kept. Its factors see *beliefs*, with means `m` and
-variances `v`, and each has one number `g`, its own share of what moved these means (the reaction term of approximate
-message passing):
+Of a pooled edge set only the product of all messages into a unit is kept. Its factors take *beliefs* in the
+place of cavities, with means `m` and variances `v`, and each has one number `g`, its own share of what moved these
+means (the reaction term of approximate message passing):
 
     S = Sy + sum_j J_j² v_j
     R = y - h(x0) - sum_j J_j (m_j - x0_j) + sum_{pooled j} g J_j² v_j
@@ -53,7 +53,7 @@ _SHORT = 16
 
 
 class Edge(NamedTuple):
-    """One edge set as the update sees it."""
+    """One edge set: the arrays that the update takes of it."""
 
     jacobian: Array  # (F | 1, n), or (F | 1, n, M, d)
     cavity: Gaussian  # (F, n), or (F, n, d) in block form
@@ -64,7 +64,7 @@ class Edge(NamedTuple):
 
 
 class PooledEdges(NamedTuple):
-    """One pooled edge set as the update sees it."""
+    """One pooled edge set: the arrays that the update takes of it."""
 
     jacobian: Operator
     mean: Array  # of the belief of the variable, in its own shape, everywhere proper
@@ -74,7 +74,7 @@ class PooledEdges(NamedTuple):
 
 
 class PooledMessages(NamedTuple):
-    """The messages of a pooled edge set, multiplied up on the units, and the new reaction of each factor."""
+    """The product of the messages of a pooled edge set into each unit, and the new reaction of each factor."""
 
     message: Gaussian
     reaction: Float[Array, "f 1"]
@@ -127,7 +127,7 @@ def scalar_messages(
     if pools:
         others = [o + e.rows.lift(add_all(wide)) for e, o in zip(edges, others)]
     shifts = [e.jacobian * (m - e.point) for e, m in zip(edges, means)]
-    # In layers, and in long rows, no edge is vaguer than all others by as much as float32 has digits: not asked there.
+    # In layers, and in long rows, no edge is vaguer than all others by as much as float32 has digits: no check there.
     half = 0.5 * add_all([*totals, *wide])
     most = [t > e.rows.lift(half) if _is_short(e) else None for e, t in zip(edges, terms)]
     moves += [e.rows.total(x if top is None else jnp.where(top, 0, x)) for e, top, x in zip(edges, most, shifts)]
@@ -183,7 +183,7 @@ def general_messages(
     factored = [linalg.scaled_cholesky(e.cavity.lam) for e in edges]
     if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
         return _definite(edges, factored, residual, covariance)
-    # Blocks with a proper prior too: along a direction that is 1e4 times vaguer than another float32 sees no precision.
+    # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
     return lax.cond(
         jnp.all(jnp.stack([jnp.all(good) for _, _, good in factored])),
         lambda: _definite(edges, factored, residual, covariance),
@@ -278,7 +278,7 @@ def _many_scalars(edge: Edge, v: Array, mean: Array, residual: Array, shift: Arr
         exact = _message(j_top[..., None], left, lambda b: linalg.spd_solve(s_top, b))
         return eta.at[row, top].set(exact.eta[..., 0]), lam.at[row, top].set(exact.lam[..., 0, 0])
 
-    # With many variables a leverage above 1/2 is rare, and looking for it costs less than the exact solves.
+    # With many variables a leverage above 1/2 is rare, and to search for one costs less than the exact solves.
     eta, lam = lax.cond(jnp.any(leverage > 0.5), with_exact_ones, lambda: (eta, lam))
     return Gaussian(eta[..., None], lam[..., None, None])
 

@@ -1,4 +1,22 @@
-"""One visit of a factor group: the only place where messages change."""
+"""One visit of a factor group: the only place where messages change.
+
+A visit sends the messages of one group to all of its variables:
+
+1. Read the inbox: of each variable the prior and the other groups' messages, and the belief (`inbox.py`).
+2. Take the cavity of every edge: all messages into its unit but its own (`state.cavity`). Pooled edge sets take the
+   beliefs, and correct them by their reaction term.
+3. Linearise `h` at the current means, or at stored points (`linearisation.py`).
+4. Update the noise variance, if it is learnt (`noise_update.py`).
+5. Compute the undamped messages (`propose`, by the equations of `update.py`), with the robust scales of the residuals
+   `y - h` at the linearisation points.
+6. Damp them, drop some out, and put them in the place of the old ones.
+
+A visit returns the new state, and the undamped messages: how far these would move the beliefs is the residual of the
+group (`diagnostics.py`).
+
+A group whose factors have a form that there is a native kernel for is visited by that kernel instead
+(`kernels/registry.py`): the same messages, up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +40,7 @@ from .update import Edge, PooledEdges, PooledMessages, general_messages, scalar_
 
 
 def linearise_at(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
-    """A group at the values of its variables; linear ones have their Jacobian."""
+    """A group linearised at the values of its variables; linear groups have been, once for all."""
     group, frozen = problem.groups[g], problem.frozen[g]
     if frozen is None:
         return group.linearise({**points, **problem.fixed})
@@ -41,14 +59,14 @@ def propose(
     scale: Array | None,
     held_spread: Array | None,
 ) -> list[Gaussian | PooledMessages]:
-    """The undamped messages of a group.
+    """The undamped messages of a group, slot by slot.
 
     **Arguments:**
 
     - `cavities`: of each slot its cavities, or if it is pooled the belief.
     - `reactions`: of each pooled slot.
     - `means`: of the beliefs of what is pooled; those that are the very arrays in `points` have not moved.
-    - `held_spread`: how uncertain variables held at a belief leave `h`.
+    - `held_spread`: the variance of `h` that comes from variables held at a belief.
     """
     rows = group.factors
     residual = jnp.broadcast_to(residual, (rows, group.outputs))
@@ -128,14 +146,19 @@ def visit(
 ) -> tuple[State, list[Gaussian], KernelDiagnostics | None]:
     """Visit one group: relinearise, send its messages, damp, drop out.
 
-    **Returns:** the new state; of each slot the undamped messages multiplied up on the units; and, if a look at it
-    follows, what a kernel saw on its way.
+    **Arguments:**
+
+    - `diagnosed`: diagnostics of this visit are wanted: a kernel then computes its share of them on its way.
+    - `call`: how a kernel is called, None for at once.
+
+    **Returns:** the new state; of each slot the product of the undamped messages into each unit; and the diagnostics of
+    a kernel, if one made the visit and they are wanted.
     """
     group = problem.groups[g]
     kernel = kernels().visit_kernel(problem, options, g) if state.points[g] is None else None
     if kernel is not None:
-        messages, proposed, measured = kernel(problem, state, options, g, diagnosed, call)
-        return _after(state, g, messages, None, state.key, state.noise[g]), proposed, measured
+        messages, proposed, reported = kernel(problem, state, options, g, diagnosed, call)
+        return _after(state, g, messages, None, state.key, state.noise[g]), proposed, reported
     outside, own, old = read_inbox(problem, state, g)
     cavities = []
     for s, slot in enumerate(group.slots):
@@ -165,7 +188,7 @@ def visit(
     messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
         if isinstance(proposal, PooledMessages):
-            # Also the first: a sum of many messages that do not know of each other overshoots.
+            # Also the first: a sum of many messages, each computed without the others, overshoots.
             weight = options.kept(g, s).astype(own[s].dtype)
             messages.append(_mix_pooled(state.messages[g][s], proposal, weight))
             proposed.append(proposal.message)
@@ -208,5 +231,5 @@ def _after(
 
 
 def every_factor(group: Group, residual: Array) -> Array:
-    """Residuals that all factors may share, for each."""
+    """Residuals `(F | 1, M)` as `(F, M)`: one that all factors share is repeated."""
     return jnp.broadcast_to(residual, (group.factors, group.outputs))

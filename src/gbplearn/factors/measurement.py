@@ -1,6 +1,6 @@
 """What the factors of a group measure: `h`, and its Jacobian as linear operators.
 
-There are two ways to say it. A `Function` is the user's own `h` of one factor, mapped over all and differentiated
+There are two kinds of it. A `Function` is the user's own `h` of one factor, mapped over all and differentiated
 automatically. A `FactorKind` is a layer: `h` of all factors at once, with the Jacobian written out. The engine treats
 both alike.
 """
@@ -63,7 +63,7 @@ class FactorKind(Measurement):
 
     A kind supplies `h` and the operators of its Jacobian, nothing else; what the engine does with them is not its
     business. Arguments are whole variables (scalars), factors and rows of edges in the order of the layout. To add a
-    kind: one file in `layers/` with its energy at the top, and one test against the same factor as a plain function.
+    kind: one file in `layers/` with its energy at the top, and one test against the same factor as a `Function`.
     """
 
     whole: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class FactorKind(Measurement):
         return 0
 
     def linearise(self, args: Sequence[Array], wanted: Sequence[int]) -> tuple[Array, list[Array | Operator]]:
-        """All operators are made; the compiler leaves out what nobody uses."""
+        """All operators are made; the compiler leaves out what is not used."""
         operators = self.jacobian(*args)
         return self.value(*args), [operators[i] for i in wanted]
 

@@ -140,7 +140,7 @@ class Shared(Operator):
 
 
 class Identity(Operator):
-    """Factor `i` sees unit `i`, as it is."""
+    """`J m = m`: factor `i` has one edge, to unit `i`, with Jacobian 1."""
 
     shape: Shape = eqx.field(static=True)  # of the variable
     dtype: Any = eqx.field(static=True)

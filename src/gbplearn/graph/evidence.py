@@ -17,7 +17,7 @@ from .variable import Variable
 class Evidence:
     """Observed values, with a mask where only a part is observed; and beliefs that variables are held at.
 
-    A variable has one of the two: the last word counts.
+    A variable has one of the two: the last call counts.
     """
 
     values: dict[str, tuple[np.ndarray, np.ndarray | None]] = dataclasses.field(default_factory=dict)
@@ -84,10 +84,10 @@ def check_observed(variable: Variable, value: Any, mask: Any) -> tuple[np.ndarra
     except ValueError:
         got = np.shape(mask)
         raise ValueError(f"variable '{name}': mask of shape {got} does not fit {variable.unit_shape}") from None
-    seen = flags[..., None] if variable.block else flags
-    if not np.isfinite(np.where(seen, values, 0)).all():
-        raise ValueError(f"variable '{name}': the value is NaN or infinite where the mask says observed")
-    return np.where(seen, values, 0), flags
+    observed = flags[..., None] if variable.block else flags
+    if not np.isfinite(np.where(observed, values, 0)).all():
+        raise ValueError(f"variable '{name}': the value is NaN or infinite where the mask is True")
+    return np.where(observed, values, 0), flags
 
 
 def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaussian:

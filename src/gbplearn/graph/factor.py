@@ -34,7 +34,7 @@ class Factor:
     - `h`: measurement function of one factor: takes one row of every argument, returns a scalar (M = 1) or an array,
         flattened to M. Must be a JAX function. Define it once and use it again: what is compiled is kept by function.
         Or a `gbp.FactorKind`, which takes whole variables and has its own layout of factors.
-    - `args`: views of variables, or plain arrays (known constants), in the order of `h`'s arguments. The first axis
+    - `args`: views of variables, or arrays (known constants), in the order of `h`'s arguments. The first axis
         runs over the factors; a first axis of length 1 is shared by all.
     - `y`: measurement, broadcast to `(F,) + h's shape`.
     - `sigma`: its standard deviation, broadcast like `y`; or `gbp.LearnNoise()` to infer one for all.
@@ -47,7 +47,7 @@ class Factor:
         shape `h's shape + argument's shape`. By default `h` is differentiated automatically.
     - `linear`: `h` is affine in its variables: it is linearised once.
     - `weight`: on the precision of each factor, broadcast to the factors; 0 for a factor that is not there (a missing
-        label), 2 for one seen twice. New weights never recompile, None instead of numbers does.
+        label), 2 for one that was observed twice. New weights never recompile, None instead of numbers does.
     - `name`: how messages to the user call it; by default the name of `h`.
     """
 
@@ -182,11 +182,13 @@ class Factor:
         lengths = {i: a.shape[0] for i, a in enumerate(self.args)}
         long = {n for n in lengths.values() if n != 1}
         if len(long) > 1:
-            told = ", ".join(
+            lengths_by_name = ", ".join(
                 f"{a.variable.name if isinstance(a, View) else f'argument {i}'}: {lengths[i]}"
                 for i, a in enumerate(self.args)
             )
-            what = f"the first axes of its arguments do not fit ({told}): each is the number of factors, or 1"
+            what = (
+                f"the first axes of its arguments do not fit ({lengths_by_name}): each is the number of factors, or 1"
+            )
             raise ValueError(f"factor '{self.name}': {what}")
         if 0 in long:
             raise ValueError(f"factor '{self.name}' has no factors: an argument has a first axis of length 0")
@@ -318,8 +320,8 @@ def _hint(h: Callable[..., Any], error: Exception) -> str | None:
     """What to do about the two errors of JAX that most first functions run into."""
     if isinstance(error, jax.errors.TracerBoolConversionError):
         return "it asks whether a value is true ('if', 'and', 'max'); use jnp.where, jnp.maximum or the like instead"
-    plain = jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError
-    if isinstance(h, np.ufunc) or isinstance(error, plain):
+    conversions = jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError
+    if isinstance(h, np.ufunc) or isinstance(error, conversions):
         return "it calls NumPy or math on its arguments; use jax.numpy instead"
     return None
 
@@ -372,7 +374,7 @@ def check_jacobian(
 
 
 def _values(factor: Factor, view: View, at: Mapping[str, Any]) -> np.ndarray:
-    """What the factors see of a variable, `(first axis of the view,) + row_shape`."""
+    """The values of a variable that the factors take, `(first axis of the view,) + row_shape`."""
     name, shape = view.variable.name, view.variable.shape
     if name not in at:
         raise ValueError(f"factor '{factor.name}': at has no value for variable '{name}'")

@@ -72,8 +72,8 @@ class FactorGraph:
         lines = [f"FactorGraph ({self.dtype})"]
         for name, e in self._entries.items():
             same = f" = {self._tied[name]}" if name in self._tied else ""
-            seen = " observed" if name in self._evidence.values else " held" if name in self._evidence.held else ""
-            lines.append(f"  variable {name}{same}: {e.variable.shape}{' block' if e.variable.block else ''}{seen}")
+            known = " observed" if name in self._evidence.values else " held" if name in self._evidence.held else ""
+            lines.append(f"  variable {name}{same}: {e.variable.shape}{' block' if e.variable.block else ''}{known}")
         for name, f in self._factors.items():
             among = ", ".join(dict.fromkeys(v.variable.name for v in f.views))
             lines.append(f"  factor {name}: {f.factors} x {_measurements(f.outputs)} on {among}")
@@ -202,7 +202,7 @@ class FactorGraph:
         self._evidence.observe(self.canonical(name), *checked)
 
     def hold(self, name: str, belief: Gaussian | None = None) -> None:
-        """Hold a variable at a belief: factors hear it, with its uncertainty, but tell it nothing.
+        """Hold a variable at a belief: factors take it, with its uncertainty, but send no messages to it.
 
         So a network predicts with uncertain parameters that must not learn from the queries, and no query depends on
         another.
@@ -312,23 +312,23 @@ class FactorGraph:
         """
         check_not_forked()
         check_mode(messages)
-        seen = self._evidence.copy()
+        known = self._evidence.copy()
         for name, value in (evidence or {}).items():
             keep, variable = self.canonical(name), self._entry(name).variable
             if isinstance(value, Gaussian):
-                seen.hold(keep, check_held(variable, value, self.dtype))
+                known.hold(keep, check_held(variable, value, self.dtype))
                 continue
             refuse_traced(f"evidence of '{name}'", value)
             masked = isinstance(value, tuple) and len(value) == 2 and np.asarray(value[1]).dtype == bool
-            seen.observe(keep, *check_observed(variable, *(value if masked else (value, None))))
+            known.observe(keep, *check_observed(variable, *(value if masked else (value, None))))
         priors = self.priors()
-        fixed, held = seen.fixed, {n: priors[n] if belief is None else belief for n, belief in seen.held.items()}
+        fixed, held = known.fixed, {n: priors[n] if belief is None else belief for n, belief in known.held.items()}
         used, start = {}, {}
         for name, prior in priors.items():
             if name in fixed or name in held:
                 continue
-            if name in seen.values:
-                value, mask = seen.values[name]
+            if name in known.values:
+                value, mask = known.values[name]
                 prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(
                     jnp.asarray(mask), prior
                 )
@@ -342,11 +342,11 @@ class FactorGraph:
             )
             self._laid_out[key] = made, proper
         groups, proper = self._laid_out[key]
-        values = {name: jnp.asarray(np.asarray(seen.values[name][0], self.dtype)) for name in fixed}
+        values = {name: jnp.asarray(np.asarray(known.values[name][0], self.dtype)) for name in fixed}
         values |= {name: belief.mean for name, belief in held.items()}
         frozen = tuple(_freeze(g, used, values) if g.linear and g.slots else None for g in groups)
         started = frozenset(name for name in used if self._entries[name].started)
-        uniform = self._uniform(name for name in used if name not in seen.values)
+        uniform = self._uniform(name for name in used if name not in known.values)
         parameters = frozenset(name for name in used if self._entries[name].kind == "parameter")
         return Problem(groups, frozen, used, start, values, held, uniform, proper, started, parameters)
 

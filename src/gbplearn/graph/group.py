@@ -1,4 +1,4 @@
-"""A factor group as the engine sees it: arrays, edge sets, and its linearisation."""
+"""Factor groups as arrays: edge sets, measurements, noise, and the linearisation of all factors at once."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Group(eqx.Module):
     """Many factors of one kind. `F` factors, `M` measurements each."""
 
     slots: tuple[Slot, ...]
-    held: tuple[Slot, ...]  # arguments held at a belief: it is heard, but nothing is told to it
+    held: tuple[Slot, ...]  # arguments held at a belief: they enter with their variance, and receive no messages
     fixed: tuple[Slot, ...]  # arguments that are wholly observed: no messages go there
     constants: tuple[Array, ...]
     y: Float[Array, "f m"]

@@ -37,7 +37,7 @@ def _numpy_of(*arrays: Any) -> ModuleType:
 
 
 def relative(a: Any, b: Any) -> Any:
-    """Pose `b` as seen from pose `a`: `a^-1 b`."""
+    """Pose `b` relative to pose `a`: `a^-1 b`."""
     xp = _numpy_of(a, b)
     if a.shape[-1] == SPACE:
         back = a[..., 3:] * xp.asarray([-1.0, -1.0, -1.0, 1.0], a.dtype)
@@ -48,7 +48,7 @@ def relative(a: Any, b: Any) -> Any:
 
 
 def composed(a: Any, b: Any) -> Any:
-    """Where pose `b`, seen from pose `a`, lies: `a b`."""
+    """The pose whose pose relative to `a` is `b`: `a b`."""
     xp = _numpy_of(a, b)
     if a.shape[-1] == SPACE:
         position = a[..., :3] + _rotated(xp, a[..., 3:], b[..., :3])
@@ -59,7 +59,7 @@ def composed(a: Any, b: Any) -> Any:
 
 
 def pose_error(measured: Any, a: Any, b: Any) -> Any:
-    """`e`: how far pose `b` as seen from pose `a` is off what was measured; 3 or 6 numbers."""
+    """`e`: the error of a measurement of pose `b` relative to pose `a`; 3 or 6 numbers."""
     off = relative(measured, relative(a, b))
     if off.shape[-1] == PLANE:
         return off

@@ -22,7 +22,7 @@ class Problem(eqx.Module):
     prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
     start: dict[str, Array]  # linearisation point where nothing is known yet
     fixed: dict[str, Array]  # values of wholly observed variables, and means of those held at a belief
-    held: dict[str, Gaussian]  # beliefs that are heard, but told nothing
+    held: dict[str, Gaussian]  # beliefs of variables that are held: these receive no messages
     uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave

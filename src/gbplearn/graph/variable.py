@@ -101,7 +101,7 @@ class View:
     variable: Variable
     shape: tuple[int, ...]
     slices: tuple[tuple[int, int, int], ...] | None = None  # (start, size, step) of each axis of the variable
-    ids: np.ndarray | None = None  # flat numbers of the units, where slices cannot say it
+    ids: np.ndarray | None = None  # flat numbers of the units, where they are not slices
 
     def reshape(self, *shape: int) -> View:
         """The same units in the same order with other axes, e.g. `x[:, 1:].reshape(-1)`: one pixel a factor.

@@ -1,1 +1,1 @@
-"""Visits in native code, behind one door (`registry`)."""
+"""Visits in native code; the engine knows their `registry` alone."""

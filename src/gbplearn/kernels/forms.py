@@ -1,4 +1,4 @@
-"""Forms of factors that there are kernels for: what a `FactorKind` may say that it is."""
+"""Forms of factors that there are kernels for: what `FactorKind.form` may return."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jaxtyping import Float
 class MatrixForm(NamedTuple):
     """Factors `(n, c)` over four arguments: `h = y_nc - g(sum_k rows_nk w_kc + d_c)`.
 
-    `g(a)` is `a`, or if that is negative `slope a`. The first argument, seen through the rows, is known, or it is the
-    rows.
+    `g(a)` is `a`, or if that is negative `slope a`. The first argument is known and the rows are made of it (its
+    windows), or it is the rows.
     """
 
     rows: Float[Array, "n p"]

@@ -1,7 +1,7 @@
-"""The one door between the engine and its kernels.
+"""The registry of kernels: the only way between the engine and native code.
 
-The engine asks for the kernels of the platform that JAX computes on; each platform registers one set of them. What a
-kernel does not fit is visited by the update that XLA compiles, with the same results.
+Each platform registers one set of kernels, and the engine takes the set of the platform that JAX computes on. A group
+that no kernel fits is visited by the update that XLA compiles, with the same results.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-# How a kernel is called: at once, or written down by a `Chain` to be called with others.
+# How a kernel is called: at once, or recorded by a `Chain` to be called with others.
 Call = Callable[..., list[Array]]
 
 
 class KernelDiagnostics(NamedTuple):
-    """What a kernel measured on its way, for `engine.diagnostics`."""
+    """Diagnostics that a kernel computes in the course of a visit, for `engine.diagnostics`."""
 
-    changes: dict[str, Array]  # of some variables of the group, how far they move
-    priors: dict[str, Array]  # energies
-    energy: Array
-    switched: Array | float = 0.0  # the share of robust factors
+    changes: dict[str, Array]  # of some variables of the group, how far the undamped messages move their beliefs
+    priors: dict[str, Array]  # of some variables, the energy of the prior
+    energy: Array  # of the factors
+    switched: Array | float = 0.0  # the share of robust factors with a scale below 1
 
 
 class KernelVisit(NamedTuple):
@@ -31,7 +31,7 @@ class KernelVisit(NamedTuple):
 
     messages: list[Any]
     proposed: list[Any]
-    diagnostics: KernelDiagnostics | None  # None where nobody asked
+    diagnostics: KernelDiagnostics | None  # None where none were wanted
 
 
 # `(problem, state, options, group, diagnose, call)`; `call` is None to call at once.
@@ -39,15 +39,15 @@ VisitKernel = Callable[[Any, Any, Any, int, bool, Call | None], KernelVisit]
 
 
 class Chain(abc.ABC):
-    """Visits that are written down, to be made in one call."""
+    """Visits that are recorded, to be made in one call."""
 
     @abc.abstractmethod
     def call(self, *args: Any, **more: Any) -> list[Array]:
-        """In the place of a kernel's call: write it down."""
+        """In the place of a kernel's call: record it."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """How many are written down."""
+        """How many are recorded."""
 
     @abc.abstractmethod
     def run(self, made: Array) -> list[tuple[Array, Array]]:
@@ -77,7 +77,7 @@ class Kernels(abc.ABC):
 
 
 class NoKernels(Kernels):
-    """Of a platform that has none."""
+    """The kernels of a platform that has none."""
 
     def visit_kernel(self, problem: Any, options: Any, group: int) -> None:
         """None."""
@@ -87,7 +87,7 @@ class NoKernels(Kernels):
         return 0
 
     def chain(self, pieces: int) -> Chain:
-        """Nobody asks."""
+        """Never called: `common_pieces` is 0."""
         raise TypeError("this platform has no kernels to chain")
 
     def many_outputs(self, edges: Sequence[Any], residual: Array, covariance: Array, scale: Array | None) -> None:
@@ -103,5 +103,5 @@ def register(platform: str, kernels: Kernels) -> None:
 
 
 def kernels() -> Kernels:
-    """Those of the platform that JAX computes on."""
+    """The kernels of the platform that JAX computes on."""
     return _registered.get(jax.default_backend()) or NoKernels()

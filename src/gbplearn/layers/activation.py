@@ -33,7 +33,7 @@ class SmoothLeakyRelu:
     """`LeakyRelu` with its kink rounded off: `slope a + (1 - slope) width log(1 + exp(a / width))`.
 
     Inference linearises at the means. A unit at a kink may go to and fro between two slopes for ever; here it comes to
-    rest. With the `width` of the layer's noise the two functions can hardly be told apart.
+    rest. With the `width` of the layer's noise the two functions hardly differ.
     """
 
     slope: float = 0.2

@@ -37,12 +37,12 @@ class Conv2D(ConvolutionLayer):
     - `kernel`, `stride`: of both axes, or a pair `(height, width)`.
     - `activation`, `sigma`, `weight_prior`, `bias_prior`, `weight_init`, `bias_init`, `prior`: as `gbp.Dense`.
     - `weight_start`: standard deviation of random numbers by which the filters are off from their prior means where
-        they are linearised first, as long as nothing else is known of them: it tells filters apart whose prior means
+        they are linearised first, as long as nothing else is known of them: it separates filters whose prior means
         are all zero (`weight_init=0.0`), and does no more.
     - `robust`, `robust_over`: as `gbp.Factor`; axes of `(batch, height, width, filters)`, such as `-1` for one switch a
         place.
     - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
-        outside the image is no variable: it counts as 0 and hears nothing.
+        outside the image is no variable: it counts as 0 and receives no messages.
     - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
     """
 

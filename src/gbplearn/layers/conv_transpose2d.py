@@ -6,7 +6,7 @@ filters `w`, bias `d`, stride `s` and activation function `g`:
     E_bijc = (x_bijc - g(a_bijc))² / (2 sigma²) ,   a_bijc = sum_f sum_{pq} w_{sp+m-i, sq+m-j, f, c} y_bpqf + d_c
 
 where the sum runs over the outputs whose patch covers the pixel: output `p` covers `K` pixels in a row, those of its
-neighbour begin `s` further on. The margin `m` says where the first patch begins.
+neighbour begin `s` further on. The margin `m` is where the first patch begins.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConvTranspose2D(ConvolutionLayer):
     - `stride`: pixels from one patch to the next, 1 ... kernel.
     - `activation`, `sigma`, `weight_prior`, `bias_prior`, `weight_init`, `bias_init`, `prior`: as `gbp.Dense`.
     - `weight_start`: standard deviation of random numbers by which the filters are off from their prior means where
-        they are linearised first, as long as nothing else is known of them: it tells filters apart whose prior means
+        they are linearised first, as long as nothing else is known of them: it separates filters whose prior means
         are all zero (`weight_init=0.0`), and does no more.
     - `output_start`: the same of the outputs, for every batch: their prior means are all zero.
     - `robust`, `robust_over`: as `gbp.Factor`; axes of the inputs `(batch, height, width, channels)`, such as `-1` for

@@ -5,7 +5,7 @@ bias `d` and activation function `g`:
 
     E_bijc = (y_bijc - g(a_bijc))² / (2 sigma²) ,   a_bijc = sum_uvf w_uvfc x_b,i+u,j+v,f + d_c
 
-where `x` is seen through windows (`Windows`): gaps and margins hold no variables and count nothing.
+where `x` is taken by windows (`Windows`): gaps and margins hold no variables and count nothing.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Convolution:
         this for the transpose. A gather is as quick as slices, and one operation to compile instead of one a tap.)
         """
         rows, columns = self.windows.places((x.shape[1], x.shape[2]))
-        seen = self.windows.moved_apart(x).at[:, rows[:, None, :, None], columns[None, :, None, :]]
-        return seen.get(mode="promise_in_bounds").reshape(-1, rows.shape[1] * columns.shape[1] * x.shape[3])
+        padded = self.windows.moved_apart(x).at[:, rows[:, None, :, None], columns[None, :, None, :]]
+        return padded.get(mode="promise_in_bounds").reshape(-1, rows.shape[1] * columns.shape[1] * x.shape[3])
 
 
 class FilterJacobian(Operator):
@@ -103,13 +103,13 @@ class ConvolutionKind(FactorKind):
         """One factor an example, place and channel of `y`; its row runs over the window and the channels of `x`."""
         x, w, d, y = shapes
         fits = len(x) == len(w) == len(y) == 4 and w == (*self.windows.kernel, x[3], y[3]) and d == (y[3],)
-        seen = WindowEdges(x, self.windows, y[3]) if fits else None
-        if seen is None or seen.grid != y:
+        window_edges = WindowEdges(x, self.windows, y[3]) if fits else None
+        if window_edges is None or window_edges.grid != y:
             raise ValueError(f"a convolution cannot join images {x} and {y} by filters {w} and bias {d}")
-        wide, narrow = (*y, seen.row), (*y, 1)
+        wide, narrow = (*y, window_edges.row), (*y, 1)
         places = (0, 1, 2, 3)
         return Layout(
-            y, (), (seen, AxesEdges(w, (4, 3), wide), AxesEdges(d, (3,), narrow), AxesEdges(y, places, narrow))
+            y, (), (window_edges, AxesEdges(w, (4, 3), wide), AxesEdges(d, (3,), narrow), AxesEdges(y, places, narrow))
         )
 
     def copies(self, *shapes: Shape) -> int:

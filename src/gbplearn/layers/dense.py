@@ -97,11 +97,11 @@ class Dense(Transform):
     - `units`: number of outputs.
     - `activation`: "linear", "leaky_relu" (slope 0.2), "relu", "sigmoid", "tanh", "elu", "softplus",
         `gbp.LeakyRelu(slope)`, `gbp.SmoothLeakyRelu(slope, width)`, or any elementwise JAX function.
-    - `sigma`: standard deviation of the outputs around what inputs and parameters say.
+    - `sigma`: standard deviation of the outputs around `g(inputs w + d)`.
     - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters. `weight_prior=None` is `1 / √n`
         for weights that add `n` numbers up: what they add up to is then as large as these are.
     - `weight_init`, `bias_init`: standard deviations of the random prior *means*; `weight_init` is `weight_prior` by
-        default, `bias_init` 0. All means zero would leave nothing to tell hidden units apart.
+        default, `bias_init` 0. With all means zero all hidden units would stay equal.
     - `prior`: standard deviation of the prior of the outputs.
     - `direction`: "forward", or "generative": the outputs explain the inputs, with weights `(units, inputs)` and a bias
         for each input.
@@ -132,7 +132,7 @@ class Dense(Transform):
 
     @property
     def generative(self) -> bool:
-        """As its direction says."""
+        """By its direction."""
         return self.direction == "generative"
 
     def output_shape(self, shape: Shape) -> Shape:

@@ -49,7 +49,7 @@ class GaussianObservation(Observation):
     **Arguments:**
 
     - `sigma`: standard deviation of the noise; "learn" infers it with everything else, or `gbp.LearnNoise(start=...)`
-        to say where from.
+        from a given start.
     - `robust`: `gbp.Tukey(N)` or `gbp.Huber(N)` for observations of which some are nonsense.
     - `robust_over`: axes (of batch and example) that share one switch, such as `-1` for the channels of a pixel.
     """

@@ -1,4 +1,4 @@
-"""What `Sequential` asks of a layer: shapes, parameters, and the factor that joins them.
+"""The contract of a layer with `Sequential`: shapes, parameters, and the factor that joins them.
 
 The mathematics of a layer (its energy and Jacobian) is its `FactorKind`; this is how it is put into a graph.
 """

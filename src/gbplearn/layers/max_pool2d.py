@@ -37,7 +37,7 @@ class MaxPoolKind(WindowKind):
         x, y = args
         edges = self.edges(x.shape)
         largest = self.reduce(x)
-        # Later places first, so that of equals the first one has the last word.
+        # Later places first, so that of equals the first one is written last.
         first = jnp.zeros(largest.shape, jnp.int32)
         for i, at_place in reversed(list(enumerate(edges.places(x)))):
             first = jnp.where(at_place == largest, i, first)

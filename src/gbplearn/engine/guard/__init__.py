@@ -1,1 +1,1 @@
-"""What keeps loopy inference from diverging."""
+"""The guard: what keeps loopy belief propagation from diverging."""

@@ -1,4 +1,4 @@
-"""What the guard found and did, as types: decisions go by these, sentences are made of them for people."""
+"""Guard events: what the guard found and did, as an enumeration with its numbers; `str` of one is a line to print."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What keeps loopy inference from diverging.
+"""The guard: what keeps loopy belief propagation from diverging.
 
-Plain belief propagation runs until it converges, or until the guard sees it diverge: the residual has grown, and the
-energy at the means has risen above the best one. Then, from the best means seen so far (before any were seen, anew),
+Messages are sent until they converge, or until they diverge: the residual has grown, and the energy at the means has
+risen above the best one. Then, from the best means so far (where there are none yet, from the very beginning),
 
 1. messages are damped more;
 2. if that does not help, every variable gets a *proximal factor* `N(c, gamma x precision)` that holds it near a
@@ -12,9 +12,9 @@ energy at the means has risen above the best one. Then, from the best means seen
    the same or the energy does not fall.
 
 The messages of a proximal step are about the *step*: the graph is linearised at `c` and shifted there, so that float32
-resolves steps much smaller than the rounding of the means. With the means at rest, precisions are those of plain belief
-propagation on the graph linearised there: they grow monotonically from nothing to a bound, so they converge whatever
-the means do.
+resolves steps much smaller than the rounding of the means. With the means at rest, precisions are those of belief
+propagation without proximal factors on the graph linearised there: they grow monotonically from nothing to a bound, so
+they converge whatever the means do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .proximal import Values
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """Watches over inference, and what it does when messages diverge. In the place of `guard=True`.
+    """When inference counts as diverging, and what is done about it. In the place of `guard=True`.
 
     ```python
     gbp.infer(graph, guard=gbp.Guard(more_damping=0.9))
@@ -57,7 +57,7 @@ class Guard:
     - `inner_iterations`: for one proximal step at most.
     - `memory`: earlier steps that a new one is made conjugate to.
     - `rest`: steps whose gain estimates what is left.
-    - `least_iterations`: before parameters count as settled: what is observed must have reached them.
+    - `least_iterations`: before parameters count as settled: messages of the observations must have reached them.
     - `patience`: iterations without progress of the residual that count as not converging (three times as many where
         messages or groups are drawn at random), if it is larger than `restless`, and if the energy does not fall by the
         share `falls` either: units at a kink never rest, while others learn.
@@ -107,7 +107,7 @@ def _is_number(value: object, kind: type | tuple[type, ...]) -> bool:
 
 
 def as_guard(given: bool | Guard) -> Guard:
-    """The guard that `guard=` asks for."""
+    """The argument `guard=` as a `Guard`."""
     if isinstance(given, Guard):
         return given
     if not isinstance(given, bool):
@@ -156,7 +156,7 @@ def _row(rows: Diagnostics, i: int) -> Diagnostics:
 
 
 class GuardedRun:
-    """One inference: messages, watched over by a guard."""
+    """One inference with its guard: the stages, what is left of the iterations, and the best means so far."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class GuardedRun:
             stages -= 1
             if best is self.best or self.start is not None:
                 state = self._restart(state, best)
-            else:  # nothing good was seen yet: from the very beginning
+            else:  # no better means than the prior's yet: from the very beginning
                 state = empty_state(self.problem, state.key, self._keeps_points(state))
             more = jax.tree.map(self.guard.raised, options.damping)
             self._note(GuardAction.DAMPING_RAISED, before=_range(options.damping), after=_range(more))
@@ -249,7 +249,7 @@ class GuardedRun:
         return may_be_rounding(residual, {n: x for n, x in rounding.items() if np.isfinite(x)})
 
     def _best(self) -> Values:
-        """The means with the lowest energy, the start among them. Looked up only when something went wrong."""
+        """The means with the lowest energy, the start among them. Computed only when something went wrong."""
         start = self.start
         if start is None:
             p = self.problem
@@ -283,9 +283,9 @@ class GuardedRun:
         return dataclasses.replace(state, points=points)
 
     def _limit(self, state: State, lost: bool = False) -> Outcome:
-        """Out of iterations: what is returned must be finite and, if it was diverging, no worse than what was seen.
+        """Out of iterations: what is returned must be finite and, if it was diverging, no worse than the best means.
 
-        Energies that fell from look to look are taken for not diverging, unless it is known that messages were `lost`.
+        Diagnosed energies that fell each time count as not diverging, unless it is known that messages were `lost`.
         """
         sound = proximal.finite(state.messages)
         if not self.guard.enabled and not sound:
@@ -305,12 +305,12 @@ class GuardedRun:
     def _falling(self) -> bool:
         """Whether messages are on their way: residuals have come down from their peak, and so does the energy.
 
-        Energies that fall, rise over a hump and fall again are what a first batch looks like: the means of the hollow
-        before it are worth little, and beside the precisions of what was learnt after it they would do harm.
+        Energies that fall, rise over a hump and fall again are typical of a first batch: the means of the hollow before
+        it are worth little, and beside the precisions of what was learnt after it they would do harm.
         """
         rows = [_row(r, i) for r in self.rows[self.begun :] for i in range(len(r.residual))]
         energies = [float(r.energy.sum() + r.prior.sum()) for r in rows]
-        last, before = energies[-1], [e for e in energies if e != energies[-1]]  # what nobody looked at is repeated
+        last, before = energies[-1], [e for e in energies if e != energies[-1]]  # undiagnosed ones are repeated
         if not self.events and last < energies[0] and last <= self.best_energy:
             return True
         residuals = [float(r.residual.max()) for r in rows]
@@ -322,7 +322,7 @@ class GuardedRun:
     def _pass_messages(self, state: State, options: Options) -> tuple[State, Verdict]:
         """Messages until they converge, diverge or run out of iterations."""
         latest, self.begun = no_diagnostics(self.problem), len(self.rows)
-        # Large graphs are looked at after their first iteration: what their energies are compared with at the end.
+        # Large graphs are diagnosed after their first iteration: their energies at the end are compared with that one.
         least, least_at, made, chunk = np.inf, 0, 0, 1 if self.large else 10
         lowest, fell_at = np.inf, 0
         while True:
@@ -349,7 +349,7 @@ class GuardedRun:
                 continue
             if energies[-1] <= self.best_energy:
                 self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
-            # Energy alone does not tell: value-matched robust factors raise it on the way to their fixed point.
+            # Energy alone is no sign: value-matched robust factors raise it on the way to their fixed point.
             grown = residuals[-1] > max(10 * least, 1.0) and made - least_at >= self.patience // 30
             if grown and energies[-1] > self.best_energy + 0.01 * abs(self.best_energy):
                 return state, Verdict.DIVERGING
@@ -457,9 +457,9 @@ class GuardedRun:
         return None
 
     def _settle(self, state: State, x: Values) -> State:
-        """Precisions of plain belief propagation on the graph linearised at `x`, all message means at `x`."""
+        """Precisions without proximal factors on the graph linearised at `x`, all message means at `x`."""
         problem = proximal.step_problem(self.problem, x, jnp.zeros((), next(iter(x.values())).dtype))
-        # Nothing to say about the means: every residual and every prior mean is zero, and so every message's.
+        # Means do not move: every residual `y - h` and every prior mean is zero, and so is every message's.
         problem = dataclasses.replace(
             problem,
             groups=tuple(dataclasses.replace(g, y=jnp.zeros_like(g.y)) for g in problem.groups),

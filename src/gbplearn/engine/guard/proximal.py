@@ -210,7 +210,7 @@ def broken_group(problem: Problem, x: Values) -> int | None:
 
 @lean_jit
 def at_rest(down: Values, step: Values) -> Array:
-    """Whether a step's descent cannot be told from the rounding of its own sum."""
+    """Whether a step's descent is no more than the rounding of its own sum."""
     size = add_all([jnp.sum(jnp.abs(down[k] * step[k])) for k in down])
     return jnp.abs(inner(down, step)) <= 4 * jnp.finfo(size.dtype).eps * size
 

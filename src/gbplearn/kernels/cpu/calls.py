@@ -1,4 +1,4 @@
-"""How a kernel is called, and the one that the message update itself calls."""
+"""Calls of native code by XLA's FFI, and the kernel for factors of several measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def call(
     aliases: dict[int, int] | None = None,
     slope: float = 0.0,
 ) -> list[Array]:
-    """A kernel with float32 arrays in and out; `aliases` says which results may take the place of which arguments."""
+    """A kernel with float32 arrays in and out; `aliases`: which argument each result may take the place of."""
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     made = jax.ffi.ffi_call(name, results, input_output_aliases=aliases or {})
     return list(made(*args, slope=np.float32(slope)))

@@ -1,8 +1,8 @@
 // Several visits in a row, piece by piece: each piece (an image) goes through all of them while it lies in the cache.
 //
-// All messages change in place, so that a visit finds what the ones before it have said, in this piece. That is the same
-// as one visit after the other, as they touch other pieces through what is pooled alone: that is read before the first
-// piece, written after the last, and met by one of the visits only.
+// All messages change in place, so that a visit reads the messages that the visits before it sent in this piece. That is
+// the same as one visit after the other: visits touch other pieces through pooled messages alone, and these are read before
+// the first piece, written after the last, and belong to one of the visits only.
 #include "step.h"
 
 namespace gbplearn {

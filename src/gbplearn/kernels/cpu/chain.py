@@ -1,4 +1,4 @@
-"""Several visits in one call, piece by piece. See `chain.cc`."""
+"""Several visits in one call, piece by piece (image by image). See `chain.cc`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def common_pieces(problem: Problem, options: Options, visits: tuple[int, ...]) -
     """In how many pieces these groups can be visited in one call; 0: not at all.
 
     Their kernels go through the images of one variable. Whatever else is pooled, as parameters are, is read before the
-    first image and written after the last: it may be met only once.
+    first image and written after the last: it may belong to one of the groups only.
     """
     name, *others = {_shared(problem, options, g) for g in visits}
     met = [s.variable for g in visits for s in problem.groups[g].slots if s.pooled]
@@ -40,10 +40,10 @@ def common_pieces(problem: Problem, options: Options, visits: tuple[int, ...]) -
 
 
 class CpuChain(Chain):
-    """Visits that are written down, to be made in one call.
+    """Visits that are recorded, to be made in one call.
 
-    Kernels write messages in place. So to write down that one is to be called gives back the arrays that it will
-    change, and what is made of them next is made of what stands there then.
+    Kernels write messages in place. So a recorded call returns the arrays that it will change, and the next visit,
+    which takes these as its arguments, reads what stands in them by then.
     """
 
     def __init__(self, pieces: int):
@@ -53,7 +53,7 @@ class CpuChain(Chain):
         self._steps: list[list[float]] = []
 
     def _place(self, array: Array) -> int:
-        """Its number among all; by identity."""
+        """The number of an array among all; by identity."""
         for i, known in enumerate(self._arrays):
             if known is array:
                 return i
@@ -63,7 +63,7 @@ class CpuChain(Chain):
     def call(
         self, name: str, shapes: list[tuple[int, ...]], args: list[Array], aliases: dict[int, int], slope: float = 0.0
     ) -> list[Array]:
-        """As `native.calls.call`, later."""
+        """Record a call, with the arguments of `calls.call`."""
         assert len(aliases) == len(shapes), "every result takes the place of an argument"
         places = [self._place(a) for a in args]
         given = [argument for argument, _ in sorted(aliases.items(), key=lambda pair: pair[1])]

@@ -1,4 +1,4 @@
-"""What the registry knows of the kernels for CPUs."""
+"""The kernels for CPUs, as the registry takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library that `hatch_build.py` compiles when the package is installed."""
+"""The compiled library of kernels: loaded, checked and registered with XLA. `hatch_build.py` compiles it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Factors with M measurements over scalars: the update of messages.py for any M, in double precision.
+// Factors with M measurements over scalars: the update of engine/update.py for any M, in double precision.
 //
 //   S = Sy + sum_j J_j v_j J_j' ,   R = y - h(x0) - sum_j J_j (m_j - x0_j)
 //   u_i = S^-1 J_i ,   s_i = J_i' u_i ,   lam_i = s_i / (1 - v_i s_i) ,   eta_i = u_i' R / (1 - v_i s_i) + lam_i m_i
@@ -34,7 +34,7 @@ struct Slot {
   float *new_eta, *new_lam;
 };
 
-// S = L L' in place, lower triangle, with 1 / L_ii on the diagonal. Says where it is positive definite.
+// S = L L' in place, lower triangle, with 1 / L_ii on the diagonal. Returns where it is positive definite.
 Where factorise(std::vector<Reals>& s, int64_t m) {
   Where sound = Where{} == 0;
   for (int64_t i = 0; i < m; ++i)
@@ -106,7 +106,7 @@ struct Factors {
       }
   }
 
-  // S of the factors without one edge (-1: with all), factorised; says where it is positive definite.
+  // S of the factors without one edge (-1: with all), factorised; returns where it is positive definite.
   Where predict(int64_t first, int64_t without, std::vector<Reals>& s, const Work& work) const {
     for (int64_t i = 0; i < m * m; ++i)
       s[i] = each(first, [&](int64_t f) { return covariance[(one_covariance ? 0 : f * m * m) + i]; });
@@ -121,8 +121,8 @@ struct Factors {
     return factorise(s, m);
   }
 
-  // u' u and u' r with u = L^-1 J and r = L^-1 (innovation), for an edge.
-  std::pair<Reals, Reals> heard(int64_t edge, const std::vector<Reals>& l, const std::vector<Reals>& r, Work& work) const {
+  // `own` = u' u and `both` = u' r with u = L^-1 J and r = L^-1 (innovation), for an edge.
+  std::pair<Reals, Reals> inner_products(int64_t edge, const std::vector<Reals>& l, const std::vector<Reals>& r, Work& work) const {
     std::copy_n(&work.columns[edge * m], m, work.u.begin());
     solve(l, m, work.u.data());
     Reals own{}, both{};
@@ -142,7 +142,7 @@ struct Factors {
     int64_t edge = 0;
     for (const Slot& slot : slots)
       for (int64_t e = 0; e < slot.n; ++e, ++edge) {
-        auto [own, both] = heard(edge, work.s, work.r, work);
+        auto [own, both] = inner_products(edge, work.s, work.r, work);
         Reals leverage = work.variance[edge] * own, left = 1 - leverage;
         Where high = leverage > MOST_LEVERAGE;
         bool any_high = false;
@@ -151,7 +151,7 @@ struct Factors {
           sound &= predict(first, edge, work.less, work) | ~high;
           work.q = work.innovation;
           solve(work.less, m, work.q.data());
-          auto [less_own, less_both] = heard(edge, work.less, work.q, work);
+          auto [less_own, less_both] = inner_products(edge, work.less, work.q, work);
           own = high ? less_own : own;
           both = high ? less_both : both;
           left = high ? 1 - Reals{} : left;

@@ -1,4 +1,4 @@
-// Factors y - g(rows w + d) with a message an edge: the update of messages.py for M = 1, in two passes over the edges.
+// Factors y - g(rows w + d) with a message an edge: the update of engine/update.py for M = 1, in two passes over the edges.
 //
 // Factor (n, c) has an edge to each w_kc (coefficient rows_nk), to d_c and to y_nc, and where the rows are variables one
 // to each rows_nk (coefficient w_kc). With J = -s x coefficient, cavities m, v, and rest = sum of the other J² v:
@@ -14,7 +14,7 @@ namespace {
 
 int64_t padded(int64_t p) { return (p + LANES - 1) / LANES * LANES; }
 
-// What all units along a row of edges are known by, `p` of them, padded.
+// Beliefs of all units along a row of edges, `p` of them, padded; and where they are linearised.
 struct Units {
   std::vector<float> eta_high, eta_low, lam_high, lam_low, point;
   explicit Units(int64_t size)
@@ -41,10 +41,10 @@ struct Row {
   const float *old_eta, *old_lam;
   float *eta, *lam;          // new messages
   float *sum_eta, *sum_lam;  // of the units, padded: added to
-  float *mean, *term;        // room for what is known of the edges: means of cavities, x² v
+  float *mean, *term;        // room for the cavities of the edges: their means, and x² v
 };
 
-constexpr int BLOCK = LANES;  // factors at a time, that share what is known of each
+constexpr int BLOCK = LANES;  // factors at a time
 
 // Of the factors of a block, a vector each: sum and largest of x² v, sums of x (m - x0) and of x x0.
 struct Sums {
@@ -70,9 +70,9 @@ struct Totals {
   }
 };
 
-// Cavities of a row.
+// The cavities of a row: means and x² v of its edges, and their sums.
 template <int N>
-INLINE void look(const Row row, int64_t p, int b, Sums& sums) {
+INLINE void find_cavities(const Row row, int64_t p, int b, Sums& sums) {
   Vec sum{}, largest{}, move{}, dot{};
   const float *eta_high = &row.units->eta_high[row.offset], *eta_low = &row.units->eta_low[row.offset];
   const float *lam_high = &row.units->lam_high[row.offset], *lam_low = &row.units->lam_low[row.offset];
@@ -99,9 +99,10 @@ INLINE void look(const Row row, int64_t p, int b, Sums& sums) {
   sums.move[b] = move;
 }
 
-// Messages of a row. `N`: of how many vectors, 0 for any number. `rest`: J² v of all edges of the factor to other sets; `sum`, `largest` of x² v in this one.
+// Sends the messages of a row. `N`: of how many vectors, 0 for any number. `rest`: J² v of all edges of the factor to other
+// sets; `sum`, `largest` of x² v in this one.
 template <int N>
-INLINE void answer(const Row row, int64_t p, float s, float sum, float largest, float rest, float r, float weight, float noise,
+INLINE void send(const Row row, int64_t p, float s, float sum, float largest, float rest, float r, float weight, float noise,
                    float damp) {
   // If one edge holds more than half, what the others hold is summed without it.
   bool most = largest > 0.5f * sum;
@@ -139,24 +140,24 @@ struct Edges {
   const float *rows, *d;
   std::vector<float> w;  // (c, width): linearisation points
   const Units *of_w, *of_d;
-  const float *rows_eta, *rows_lam;              // what comes in from outside
+  const float *rows_eta, *rows_lam;              // inbox of the rows
   const float *w_eta, *w_lam, *d_eta, *d_lam, *x_eta, *x_lam, *y_eta, *y_lam;  // old messages
   Shared measured, noise;
   Blocks weight;
   float damp_y, damp_w, damp_d, damp_x;
-  const Inbound* inbound;
+  const Inbox* inbox;
   float *new_y_eta, *new_y_lam, *new_w_eta, *new_w_lam, *new_d_eta, *new_d_lam, *new_x_eta, *new_x_lam;
   float *sum_x_eta, *sum_x_lam;
-  const char* quiet;  // of each row, whether it has nothing to say to w, and never had: it is zero, as margins of images are
+  const char* skip;  // of each row, whether its messages to w are zero and were: the row is zero, as margins of images are
 
-  // Some rows; `sums (2, c, width + 1)` of what is said to w and d.
+  // Some rows; `sums (2, c, width + 1)` of the messages to w and d. `diagnostics`: null if none are wanted.
   template <int N>
-  void task(int64_t begin, int64_t end, float* sums, Looked* looked) const {
-    // Long rows by one factor at a time, so that what is known of its edges stays in the first cache.
+  void task(int64_t begin, int64_t end, float* sums, Diagnostics* diagnostics) const {
+    // Long rows by one factor at a time, so that the cavities of its edges stay in the first cache.
     const int64_t block = p <= 16 * LANES ? BLOCK : 1;
     Room room;
-    float* known = room.take(4 * block * width, 0.0f);
-    auto to = [&](int64_t which, int64_t b) { return known + (which * block + b) * width; };
+    float* cavities = room.take(4 * block * width, 0.0f);
+    auto to = [&](int64_t which, int64_t b) { return cavities + (which * block + b) * width; };
     Units of_x(width);
     std::vector<float> row(width, 0.0f), sum_eta(width), sum_lam(width), off_mean(width, 0.0f);
     std::vector<double> eta(p), lam(p);
@@ -194,12 +195,12 @@ struct Edges {
         Vec a = load(d + j, count, 0);
         Sums each;
         Totals all_w, all_x;  // a lane is a factor
-        if (learnt && !quiet[i]) {
-          for (int64_t b = 0; b < count; ++b) look<N>(weights(b), p, b, each);
+        if (learnt && !skip[i]) {
+          for (int64_t b = 0; b < count; ++b) find_cavities<N>(weights(b), p, b, each);
           all_w.take(each, count);
         }
         if (uncertain) {
-          for (int64_t b = 0; b < count; ++b) look<N>(inputs(b), p, b, each);
+          for (int64_t b = 0; b < count; ++b) find_cavities<N>(inputs(b), p, b, each);
           all_x.take(each, count);
         }
         a += learnt ? all_w.dot : all_x.dot;
@@ -212,17 +213,17 @@ struct Edges {
           m_d = ((load(&of_d->eta_high[j]) - old_d_eta) + load(&of_d->eta_low[j])) * v_d;
         }
         Vec term_d = s2 * v_d, outside_eta, outside_lam;
-        inbound->sum(f, count, outside_eta, outside_lam);
+        inbox->sum(f, count, outside_eta, outside_lam);
         Vec v_y = 1 / outside_lam, k = weight.at(f, count, 1), sigma = noise.at(f, count, 1), off = measured.at(f, count, 0);
         Vec predicted = off + s * a + s * (all_w.move + all_x.move) + s * (m_d - load(d + j, count, 0));
         Vec r = predicted - outside_eta * v_y, of_w_all = s2 * all_w.sum, of_x_all = s2 * all_x.sum;
-        if (learnt && !quiet[i])
+        if (learnt && !skip[i])
           for (int64_t b = 0; b < count; ++b)
-            answer<N>(weights(b), p, s[b], all_w.sum[b], all_w.largest[b], of_x_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
+            send<N>(weights(b), p, s[b], all_w.sum[b], all_w.largest[b], of_x_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_w);
         if (uncertain)
           for (int64_t b = 0; b < count; ++b)
-            answer<N>(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
+            send<N>(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_x);
         Vec both = of_w_all + of_x_all, gain = k / (sigma + k * (both + v_y));
         if (learnt) {
@@ -237,18 +238,18 @@ struct Edges {
         }
         gain = k / (sigma + k * (both + term_d));
         Vec old_eta = load(y_eta + f, count, 0), old_lam = load(y_lam + f, count, 0);
-        if (looked) {
+        if (diagnostics) {
           Mask inside = first_of(count);
-          Vec mean = looked->change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + gain * predicted,
+          Vec mean = diagnostics->change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + gain * predicted,
                                     outside_lam + gain, inside);
-          looked->add_prior(mean, inbound->eta[0].at(f, count, 0), inbound->lam[0].at(f, count, 1), inside);
+          diagnostics->add_prior(mean, inbox->eta[0].at(f, count, 0), inbox->lam[0].at(f, count, 1), inside);
           Vec at_mean = a;
           for (int64_t b = 0; uncertain && b < count; ++b) {
             Vec step{};
             for (int64_t q = 0; q < width; q += LANES) step += load(&off_mean[q]) * load(&w[(j + b) * width + q]);
             at_mean[b] += sum_of(step);
           }
-          looked->add_energy(off + (at_mean > 0 ? at_mean : slope * at_mean) - mean, k, sigma, inside);
+          diagnostics->add_energy(off + (at_mean > 0 ? at_mean : slope * at_mean) - mean, k, sigma, inside);
         }
         store(new_y_eta + f, damp_y * old_eta + (1 - damp_y) * gain * predicted, count);
         store(new_y_lam + f, damp_y * old_lam + (1 - damp_y) * gain, count);
@@ -263,11 +264,11 @@ struct Edges {
 
 }  // namespace
 
-// Arguments: rows (n, p), w (p, c), d (c,) to linearise at; what comes in from outside (eta, lam) for w, d and the rows
-// (empty where they are known, as are messages to them); old messages (eta, lam) to w (F, p), d (F,), rows (F, p) and y (F,); noise, weight (F or
-// 1); damping of y, w, d, rows; measurements (F or 1); then pairs of what y hears from outside.
-// Results: messages to y; to w on the edges, and on the units; likewise to d, and to the rows; and if it is there, a
-// look at y.
+// Arguments: rows (n, p), w (p, c), d (c,) to linearise at; the products (eta, lam) of the inboxes of w, d and the rows
+// (empty where they are known, as are messages to them); old messages (eta, lam) to w (F, p), d (F,), rows (F, p) and y
+// (F,); noise, weight (F or 1); damping of y, w, d, rows; measurements (F or 1); then the inbox of y, in pairs.
+// Results: messages to y; to w on the edges, and on the units; likewise to d, and to the rows; and if that result is
+// there, the diagnostics of y.
 ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
   Arguments args{in, out};
   int64_t n = args[0].dimensions()[0], p = args[0].dimensions()[1], c = args[1].dimensions()[1], width = padded(p);
@@ -278,13 +279,13 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
   int64_t size[4] = {c * p, c * p, c, c};
   std::vector<double> totals[4];
   for (int q = 0; q < 4; ++q) totals[q].assign(tasks * size[q], 0.0);
-  // Rows that are left out are not written: their messages must be in place already.
+  // Rows that are skipped are not written: their messages must be in place already.
   bool in_place = args.data(9) == args.result(2) && args.data(10) == args.result(3);
-  std::vector<char> quiet(n, 0);
+  std::vector<char> skip(n, 0);
   if (learnt) spread(pool, tasks, [&](int64_t t) {
     for (int64_t i = first(t); i < first(t + 1); ++i) {
-      quiet[i] = in_place && !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
-      for (int q = quiet[i] ? 2 : 0; q < 4; ++q) add_up(old[q] + i * size[q], size[q], &totals[q][t * size[q]]);
+      skip[i] = in_place && !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
+      for (int q = skip[i] ? 2 : 0; q < 4; ++q) add_up(old[q] + i * size[q], size[q], &totals[q][t * size[q]]);
     }
   });
   for (int q = 0; q < 4; ++q)
@@ -302,25 +303,25 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
       if (learnt) of_w.set(j * width + k, totals[0][e] + from_w[0][u], totals[1][e] + from_w[1][u], w[u]);
     }
   }
-  Inbound inbound(args, 21, in.size());
+  Inbox inbox(args, 21, in.size());
   const float* damp = args.data(19);
   Edges a{n, p, c, width, args[7].element_count() > 0, learnt, slope, args.data(0), d, wide, &of_w, &of_d, args.data(7),
           args.data(8), args.data(9), args.data(10), args.data(11), args.data(12), args.data(13), args.data(14),
-          args.data(15), args.data(16), args[20], args[17], Blocks(args[18], n * c), damp[0], damp[1], damp[2], damp[3], &inbound,
+          args.data(15), args.data(16), args[20], args[17], Blocks(args[18], n * c), damp[0], damp[1], damp[2], damp[3], &inbox,
           args.result(0), args.result(1), args.result(2), args.result(3), args.result(6), args.result(7),
-          args.result(10), args.result(11), args.result(12), args.result(13), quiet.data()};
+          args.result(10), args.result(11), args.result(12), args.result(13), skip.data()};
   std::vector<float> sums(tasks * 2 * c * (width + 1), 0.0f);
-  bool looking = out.size() > 14;
-  std::vector<float> looks(tasks * Looked::COUNT, 0.0f);
+  bool diagnose = out.size() > 14;
+  std::vector<float> partials(tasks * Diagnostics::COUNT, 0.0f);
   spread(pool, tasks, [&](int64_t t) {
-    Looked looked;
+    Diagnostics diagnostics;
     float* own = &sums[t * 2 * c * (width + 1)];
     // Filters of 5 x 5 on one channel have four vectors.
-    width == 4 * LANES ? a.task<4>(first(t), first(t + 1), own, looking ? &looked : nullptr)
-                       : a.task<0>(first(t), first(t + 1), own, looking ? &looked : nullptr);
-    looked.write(&looks[t * Looked::COUNT]);
+    width == 4 * LANES ? a.task<4>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr)
+                       : a.task<0>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr);
+    diagnostics.write(&partials[t * Diagnostics::COUNT]);
   });
-  if (looking) join_looks(looks, args.result(14));
+  if (diagnose) join_diagnostics(partials, args.result(14));
   for (int q = 0; learnt && q < 2; ++q) {
     float *to_w = args.result(4 + q), *to_d = args.result(8 + q);
     for (int64_t j = 0; j < c; ++j)

@@ -8,7 +8,7 @@ namespace gbplearn {
 namespace {
 
 constexpr int ROWS = 4;         // that are visited together: an even number
-constexpr int64_t BLOCK = 192;  // inputs, so that what is known of them stays in the first cache
+constexpr int64_t BLOCK = 192;  // inputs, so that their beliefs stay in the first cache
 
 // A pooled message from its sums, damped: of J share and of J² / S, where the belief had this mean.
 INLINE void finish(Vec& eta, Vec& lam, Vec mean, float keep, Vec old_eta, Vec old_lam) {
@@ -21,7 +21,7 @@ struct Inputs {
   float slope;
   float keep_x, keep_w, keep_d, keep_y;
   const float* start;  // where the rows are linearised; null: at their means
-  Inbound of_x, of_w, of_d, of_y;
+  Inbox of_x, of_w, of_d, of_y;
   const float *x_eta, *x_lam, *w_eta, *w_lam, *d_eta, *d_lam, *y_eta, *y_lam;  // own messages
   const float *reaction_w, *reaction_x;
   Shared measured, noise;
@@ -32,7 +32,7 @@ struct Inputs {
   float *d, *vd;        // (c)
   float* x;             // (n, width): where it is linearised
   float *share, *gain;  // (n, c): -s R / S, s² / S
-  float* looks;         // (2, n, COUNT): at y, at the rows
+  float* partials;         // (2, n, COUNT): diagnostics of y and of the rows, row by row
 
   // Means and variances of the parameters from input `begin` to `end`.
   void prepare(int64_t begin, int64_t end) const {
@@ -56,14 +56,14 @@ struct Inputs {
       }
   }
 
-  // What is known of a row while it is visited.
-  struct Known {
+  // Beliefs of a row: where it is linearised and the squares of that, variances, means, means less linearisation points.
+  struct RowBeliefs {
     float *at, *squares, *variance, *mean, *moved;
   };
 
   // Of each of R rows and C channels, three sums over inputs [begin, end) go on: x w, x² v and (variance of x) w².
   template <int R, int C>
-  INLINE void add_products(const Known* rows, int64_t j, int64_t begin, int64_t end, float* sums) const {
+  INLINE void add_products(const RowBeliefs* rows, int64_t j, int64_t begin, int64_t end, float* sums) const {
     Vec acc[3][R][C];
     for (int r = 0; r < R; ++r)
       for (int h = 0; h < C; ++h)
@@ -93,7 +93,7 @@ struct Inputs {
 
   // The same for all channels, and R rows two by two (or one).
   template <int R>
-  INLINE void add_all_products(const Known* rows, int64_t begin, int64_t end, float* sums) const {
+  INLINE void add_all_products(const RowBeliefs* rows, int64_t begin, int64_t end, float* sums) const {
     constexpr int AT_ONCE = R == 1 ? 1 : 2;
     auto add = [&](int64_t j, auto channels) __attribute__((always_inline)) {
       for (int q = 0; q < R; q += AT_ONCE)
@@ -104,11 +104,11 @@ struct Inputs {
     if (j < c) add(j, std::integral_constant<int, 1>());
   }
 
-  // All that is said of R rows from `first` on, which share what is read of the weights. `buffer (R, 4, width)`,
+  // Messages of R rows from `first` on to y and to the rows; rows share what is read of the weights. `buffer (R, 4, width)`,
   // `sums (R, c, 3, LANES)`.
-  template <bool L, int R>
+  template <bool DIAGNOSE, int R>
   void visit(int64_t first, float* buffer, float* sums) const {
-    Known rows[R];
+    RowBeliefs rows[R];
     for (int q = 0; q < R; ++q) {
       float* own = buffer + q * 4 * width;
       rows[q] = {x + (first + q) * width, own, own + width, own + 2 * width, own + 3 * width};
@@ -116,12 +116,12 @@ struct Inputs {
     std::fill_n(sums, R * c * 3 * LANES, 0.0f);
     for (int64_t begin = 0; begin < width; begin += BLOCK) {
       int64_t end = std::min(width, begin + BLOCK);
-      for (int q = 0; q < R; ++q) see(first + q, rows[q], begin, std::min(p, end));
+      for (int q = 0; q < R; ++q) read_row(first + q, rows[q], begin, std::min(p, end));
       add_all_products<R>(rows, begin, end, sums);
     }
-    Looked looked[R], of_row[R];
+    Diagnostics of_y_row[R], of_x_row[R];
     for (int64_t j = 0; j < c; ++j)
-      for (int q = 0; q < R; ++q) factor<L>(first + q, j, rows[q], sums + (q * c + j) * 3 * LANES, looked[q]);
+      for (int q = 0; q < R; ++q) factor<DIAGNOSE>(first + q, j, rows[q], sums + (q * c + j) * 3 * LANES, of_y_row[q]);
     for (int64_t k = 0; k < p; k += LANES) {
       Vec eta[R], lam[R];
       for (int q = 0; q < R; ++q) eta[q] = lam[q] = Vec{};
@@ -135,27 +135,27 @@ struct Inputs {
       for (int q = 0; q < R; ++q) {
         int64_t i = (first + q) * p + k, count = p - k;
         Vec mean = load(rows[q].mean + k);
-        if constexpr (L) {
+        if constexpr (DIAGNOSE) {
           Vec outside_eta, outside_lam;
           Mask inside = first_of(count);
           of_x.sum(i, count, outside_eta, outside_lam);
-          Vec m = of_row[q].change(outside_eta + load(x_eta + i, count, 0), outside_lam + load(x_lam + i, count, 0),
+          Vec m = of_x_row[q].change(outside_eta + load(x_eta + i, count, 0), outside_lam + load(x_lam + i, count, 0),
                                    outside_eta + eta[q] + lam[q] * mean, outside_lam + lam[q], inside);
-          of_row[q].add_prior(m, of_x.eta[0].at(i, count, 0), of_x.lam[0].at(i, count, 1), inside);
+          of_x_row[q].add_prior(m, of_x.eta[0].at(i, count, 0), of_x.lam[0].at(i, count, 1), inside);
         }
         finish(eta[q], lam[q], mean, keep_x, load(x_eta + i, count, 0), load(x_lam + i, count, 0));
         store(new_x_eta + i, eta[q], count);
         store(new_x_lam + i, lam[q], count);
       }
     }
-    for (int q = 0; L && q < R; ++q) {
-      looked[q].write(looks + (first + q) * Looked::COUNT);
-      of_row[q].write(looks + (n + first + q) * Looked::COUNT);
+    for (int q = 0; DIAGNOSE && q < R; ++q) {
+      of_y_row[q].write(partials + (first + q) * Diagnostics::COUNT);
+      of_x_row[q].write(partials + (n + first + q) * Diagnostics::COUNT);
     }
   }
 
-  // What is known of row r, inputs [begin, end).
-  INLINE void see(int64_t r, const Known& row, int64_t begin, int64_t end) const {
+  // The beliefs of row r, inputs [begin, end).
+  INLINE void read_row(int64_t r, const RowBeliefs& row, int64_t begin, int64_t end) const {
     for (int64_t k = begin; k < end; k += LANES) {
       int64_t i = r * p + k, count = p - k;
       Vec eta, lam;
@@ -174,8 +174,8 @@ struct Inputs {
   }
 
   // Factor j of row r, from the products.
-  template <bool L>
-  INLINE void factor(int64_t r, int64_t j, const Known& row, const float* sums, Looked& looked) const {
+  template <bool DIAGNOSE>
+  INLINE void factor(int64_t r, int64_t j, const RowBeliefs& row, const float* sums, Diagnostics& of_y_row) const {
     Vec moves{};
     if (start)
       for (int64_t k = 0; k < width; k += LANES) moves += load(row.moved + k) * load(w + j * width + k);
@@ -188,23 +188,23 @@ struct Inputs {
     float outside_eta, outside_lam;
     of_y.sum(f, outside_eta, outside_lam);
     float rest = sigma + k * (of_params + of_rows), lam = k / rest, eta = lam * predicted;
-    float part = k / (rest * outside_lam + k), answer = part * (outside_lam * predicted - outside_eta);
-    if constexpr (L) {
+    float part = k / (rest * outside_lam + k), reaction = part * (outside_lam * predicted - outside_eta);
+    if constexpr (DIAGNOSE) {
       Mask inside = first_of(1);
       Vec e = all(outside_eta), l = all(outside_lam);
-      Vec mean_y = looked.change(e + y_eta[f], l + y_lam[f], e + eta, l + lam, inside);
-      looked.add_prior(mean_y, all(of_y.eta[0].at(f)), all(of_y.lam[0].at(f)), inside);
-      looked.add_energy(off + at_means - mean_y, all(k), all(sigma), inside);
+      Vec mean_y = of_y_row.change(e + y_eta[f], l + y_lam[f], e + eta, l + lam, inside);
+      of_y_row.add_prior(mean_y, all(of_y.eta[0].at(f)), all(of_y.lam[0].at(f)), inside);
+      of_y_row.add_energy(off + at_means - mean_y, all(k), all(sigma), inside);
     }
     new_y_eta[f] = keep_y * y_eta[f] + (1 - keep_y) * eta;
     new_y_lam[f] = keep_y * y_lam[f] + (1 - keep_y) * lam;
-    new_reaction_w[f] = keep_w * reaction_w[f] + (1 - keep_w) * answer;
-    new_reaction_x[f] = keep_x * reaction_x[f] + (1 - keep_x) * answer;
-    share[f] = -s * answer;
+    new_reaction_w[f] = keep_w * reaction_w[f] + (1 - keep_w) * reaction;
+    new_reaction_x[f] = keep_x * reaction_x[f] + (1 - keep_x) * reaction;
+    share[f] = -s * reaction;
     gain[f] = s * s * part * outside_lam;
   }
 
-  // What 2 x 8 inputs from k on have to say to the weights of channels [j, j + C): into `eta` and `lam (16, c)`.
+  // Undamped messages of 2 x 8 inputs from k on to the weights of channels [j, j + C): into `eta` and `lam (16, c)`.
   template <int C>
   INLINE void sum_for_weights(int64_t j, int64_t k, float* eta_to, float* lam_to) const {
     Vec eta[C][2]{}, lam[C][2]{};
@@ -260,9 +260,9 @@ struct Inputs {
 
 // Arguments: start of the rows, or empty; noise, measurements (F or 1), weight (F or fewer); reactions of parameters and
 // of rows (F); numbers: how much is kept of messages to rows, w, d and y, whether it is the first visit, how many arrays
-// follow for each; the own messages (eta, lam) to rows (n, p), w (p, c), d (c,), y (n, c); then pairs of what each hears
-// from outside. Results: the new messages, in that order; the reactions; and if they are there, looks at y
-// and at the rows.
+// follow for each; the own messages (eta, lam) to rows (n, p), w (p, c), d (c,), y (n, c); then the inbox of each, in
+// pairs. Results: the new messages, in that order; the reactions; and if these results are there, the diagnostics of y and
+// of the rows.
 ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
   enum { START, NOISE, MEASURED, WEIGHT, OF_W, OF_X, NUMBERS, X, W = 9, D = 11, Y = 13, REST = 15 };
   Arguments args{in, out};
@@ -272,20 +272,20 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
   int64_t c = args[D].element_count(), p = args[W].element_count() / c, n = args[Y].element_count() / c;
   // An odd number of cache lines: else rows would lie at distances that share few places of the first cache.
   int64_t lines = (p + 2 * LANES - 1) / (2 * LANES), width = (lines | 1) * 2 * LANES;
-  bool moved = numbers[4] > 0 && args[START].element_count() > 0, looking = out.size() > 10;
+  bool moved = numbers[4] > 0 && args[START].element_count() > 0, diagnose = out.size() > 10;
   Room room;
   float* of_w = room.take(2 * c * width);
   for (int64_t j = 0; j < 2 * c; ++j) std::fill_n(of_w + j * width + p, width - p, 0.0f);
   float *of_d = room.take(2 * c), *rows = room.take(n * width), *sums = room.take(2 * n * c);
-  std::vector<float> looks(2 * n * Looked::COUNT, 0.0f);
+  std::vector<float> partials(2 * n * Diagnostics::COUNT, 0.0f);
   Inputs a{n, p, c, width, slope, numbers[0], numbers[1], numbers[2], numbers[3], moved ? args.data(START) : nullptr,
-           Inbound(args, at[0], at[1]), Inbound(args, at[1], at[2]), Inbound(args, at[2], at[3]),
-           Inbound(args, at[3], at[4]), args.data(X), args.data(X + 1), args.data(W), args.data(W + 1), args.data(D),
+           Inbox(args, at[0], at[1]), Inbox(args, at[1], at[2]), Inbox(args, at[2], at[3]),
+           Inbox(args, at[3], at[4]), args.data(X), args.data(X + 1), args.data(W), args.data(W + 1), args.data(D),
            args.data(D + 1), args.data(Y), args.data(Y + 1), args.data(OF_W), args.data(OF_X), args[MEASURED],
            args[NOISE], Blocks(args[WEIGHT], n * c), args.result(0), args.result(1), args.result(2), args.result(3),
            args.result(4), args.result(5), args.result(6), args.result(7), args.result(8), args.result(9), of_w,
            of_w + c * width, of_d, of_d + c, rows, sums, sums + n * c,
-           looks.data()};
+           partials.data()};
   int64_t tasks = std::min<int64_t>(16, std::max<int64_t>(1, p / 64));
   spread(pool, tasks, [&](int64_t t) { a.prepare(t * p / tasks, (t + 1) * p / tasks); });
   int64_t groups = (n + ROWS - 1) / ROWS;
@@ -296,10 +296,10 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
     for (int64_t r = begin; r < end; ++r) std::fill_n(a.x + r * width + p, width - p, 0.0f);
     for (int64_t r = 0; r < ROWS * 4; ++r) std::fill_n(buffer + r * width + p, width - p, 0.0f);
     if (end - begin == ROWS)
-      looking ? a.visit<true, ROWS>(begin, buffer, sums) : a.visit<false, ROWS>(begin, buffer, sums);
+      diagnose ? a.visit<true, ROWS>(begin, buffer, sums) : a.visit<false, ROWS>(begin, buffer, sums);
     else
       for (int64_t r = begin; r < end; ++r)
-        looking ? a.visit<true, 1>(r, buffer, sums) : a.visit<false, 1>(r, buffer, sums);
+        diagnose ? a.visit<true, 1>(r, buffer, sums) : a.visit<false, 1>(r, buffer, sums);
   });
   tasks = std::min<int64_t>(16, lines);
   spread(pool, tasks, [&](int64_t t) {
@@ -308,10 +308,10 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
     for (int64_t b = t * lines / tasks; b < (t + 1) * lines / tasks; ++b) a.to_weights(b * 2 * LANES, buffer);
   });
   a.to_bias();
-  if (looking) {
-    auto middle = looks.begin() + n * Looked::COUNT;
-    join_looks({looks.begin(), middle}, args.result(10));
-    join_looks({middle, looks.end()}, args.result(11));
+  if (diagnose) {
+    auto middle = partials.begin() + n * Diagnostics::COUNT;
+    join_diagnostics({partials.begin(), middle}, args.result(10));
+    join_diagnostics({middle, partials.end()}, args.result(11));
   }
   return ffi::Error::Success();
 }

@@ -145,11 +145,11 @@ INLINE void transpose(Vec (&a)[LANES]) {
 #endif
 }
 
-// Visits of more bytes than a last cache keeps for them ask for what they will touch one piece (an image) later; smaller
-// ones would only be slowed down.
+// Visits of more bytes than the last cache holds prefetch what they will touch one piece (an image) later; smaller ones
+// would only be slowed down.
 constexpr int64_t MORE_THAN_A_CACHE = 12 << 20;
 constexpr int64_t LINE = 16;  // floats that come together
-INLINE void ask_for(const float* p) { __builtin_prefetch(p, 1, 2); }
+INLINE void prefetch(const float* p) { __builtin_prefetch(p, 1, 2); }
 
 // Whether it is true of any lane.
 INLINE bool some(Mask bits) {
@@ -197,12 +197,13 @@ struct Shared {
   INLINE float at(int64_t i) const { return data[one ? 0 : i]; }
 };
 
-// Gaussians whose product is what comes in from outside: pairs of eta and lam among the arguments.
-struct Inbound {
+// The inbox of a variable: its prior and the messages of the other groups, pairs of eta and lam among the arguments. Their
+// product is what `outside_eta` and `outside_lam` hold.
+struct Inbox {
   std::vector<Shared> eta, lam;
   std::vector<const float*> more_eta, more_lam;  // those that are not one for all
   float one_eta = 0, one_lam = 0;
-  Inbound(const Arguments& args, size_t begin, size_t end) {
+  Inbox(const Arguments& args, size_t begin, size_t end) {
     for (size_t i = begin; i + 1 < end; i += 2) {
       eta.emplace_back(args[i]);
       lam.emplace_back(args[i + 1]);
@@ -233,13 +234,13 @@ struct Inbound {
   }
 };
 
-// What a look at a visit sees of one variable, see look.py: how far all that was said, undamped, moves its beliefs, and
-// the energy of its prior at the means before the visit; and the energy of the factors there.
-struct Looked {
+// What a visit reports of one variable, see engine/diagnostics.py: how far its undamped messages move the beliefs, the
+// energy of the prior at the means before the visit, and the energy of the factors there.
+struct Diagnostics {
   enum { MOVED, RATIO, POISON, ENERGY, PRIOR, COUNT };
   Vec moved{}, ratio{}, poison{}, energy{}, prior{};
 
-  // Beliefs before and after, where `inside` is true of a lane; the first of what comes in is the prior.
+  // Beliefs before and after the visit, for lanes where `inside` is true.
   INLINE Vec change(Vec eta, Vec lam, Vec new_eta, Vec new_lam, Mask inside) {
     return move(eta / lam, lam, new_eta / new_lam, new_lam, inside);
   }
@@ -264,7 +265,7 @@ struct Looked {
 
   INLINE void add_prior(Vec mean, Vec eta, Vec lam, Mask inside) {
     Vec off = mean - eta / lam;
-    prior += inside & (lam > 0) & (lam < 0x1p79f) ? 0.5f * (lam * off * off) : Vec{};  // observed units count nothing, see problem.py
+    prior += inside & (lam > 0) & (lam < 0x1p79f) ? 0.5f * (lam * off * off) : Vec{};  // observed units count nothing, see graph/problem.py
   }
 
   INLINE void add_energy(Vec residual, Vec weight, Vec noise, Mask inside) {
@@ -283,13 +284,13 @@ struct Looked {
   }
 };
 
-// The looks of all tasks as one.
-inline void join_looks(const std::vector<float>& parts, float* to) {
-  double sums[Looked::COUNT] = {};
-  for (size_t i = 0; i < parts.size(); i += Looked::COUNT)
-    for (int q = 0; q < Looked::COUNT; ++q)
-      sums[q] = q == Looked::MOVED || q == Looked::RATIO ? std::max<double>(sums[q], parts[i + q]) : sums[q] + parts[i + q];
-  for (int q = 0; q < Looked::COUNT; ++q) to[q] = static_cast<float>(sums[q]);
+// The diagnostics of all tasks as one.
+inline void join_diagnostics(const std::vector<float>& parts, float* to) {
+  double sums[Diagnostics::COUNT] = {};
+  for (size_t i = 0; i < parts.size(); i += Diagnostics::COUNT)
+    for (int q = 0; q < Diagnostics::COUNT; ++q)
+      sums[q] = q == Diagnostics::MOVED || q == Diagnostics::RATIO ? std::max<double>(sums[q], parts[i + q]) : sums[q] + parts[i + q];
+  for (int q = 0; q < Diagnostics::COUNT; ++q) to[q] = static_cast<float>(sums[q]);
 }
 
 // Memory for one call, that the next one finds again: what the system gives must be cleared page by page.

@@ -1,4 +1,4 @@
-// Robust energies, see robust.py.
+// Robust energies, see core/robust.py.
 #pragma once
 
 #include <cmath>
@@ -18,11 +18,11 @@ INLINE Vec root(Vec x) {
 // The factor on the precision at a squared distance.
 INLINE Vec scale(int robust, float n, Vec d2) {
   Vec n2 = all(n * n), large = d2 > n2 ? d2 : n2;
-  Vec outside{};
-  if (robust == TUKEY_VALUE) outside = n2 / large;
-  if (robust >= HUBER_VALUE) outside = n / root(large);
-  if (robust == HUBER_VALUE) outside *= 2 - outside;
-  return d2 > n2 ? outside : all(1);  // also if the threshold is infinite
+  Vec beyond{};
+  if (robust == TUKEY_VALUE) beyond = n2 / large;
+  if (robust >= HUBER_VALUE) beyond = n / root(large);
+  if (robust == HUBER_VALUE) beyond *= 2 - beyond;
+  return d2 > n2 ? beyond : all(1);  // also if the threshold is infinite
 }
 
 // The energy beyond the threshold.

@@ -1,5 +1,5 @@
 // Linear factors over slices of one variable, such as pairs of neighbouring pixels, or each over a unit: the update of
-// messages.py for M = 1, in one pass over the units.
+// engine/update.py for M = 1, in one pass over the units.
 //
 // Factor f has the units u(f) + o_j, one for each slice j, with Jacobians J_j. With the cavities of the others
 //
@@ -21,7 +21,7 @@ namespace gbplearn {
 namespace {
 
 constexpr int64_t PIECE = 1024;  // factors at a time
-constexpr int64_t AHEAD = 256;   // units, so far memory is asked for in advance: more arrays than the processor follows
+constexpr int64_t AHEAD = 256;   // units, so far memory is prefetched: these are more arrays than the processor follows by itself
 constexpr int MOST = 5;          // slices
 
 struct Plane {  // the messages to one slice, on the units
@@ -40,8 +40,8 @@ struct Slices {
   std::array<float, MOST> damp;
   Shared measured, noise;
   Blocks weight;
-  Inbound inbound;
-  const float* unknown;  // what units are taken to be while nothing is known of them; null: something always is
+  Inbox inbox;
+  const float* unknown;  // means of units of zero precision, their starts; null: no precision is zero
   const float* point;    // where the robust scale is taken; null: at the means
   int robust;
   float threshold;
@@ -53,8 +53,8 @@ struct Slices {
     return unknown ? (lam > 0 ? mean : load(unknown + unit, count, 0)) : mean;
   }
   void fetch(int64_t unit) const {
-    for (const float* p : inbound.more_eta) __builtin_prefetch(p + unit);
-    for (const float* p : inbound.more_lam) __builtin_prefetch(p + unit);
+    for (const float* p : inbox.more_eta) __builtin_prefetch(p + unit);
+    for (const float* p : inbox.more_lam) __builtin_prefetch(p + unit);
     for (const Plane& p : planes)
       if (p.eta) {
         __builtin_prefetch(p.eta + unit, 1);
@@ -83,15 +83,16 @@ struct Sources {
   const float *in_eta[V], *in_lam[V], *eta[V][V], *lam[V][V];
 };
 
-struct Seen {
-  Looked looked;
+// What a task reports.
+struct TaskDiagnostics {
+  Diagnostics diagnostics;
   Vec switched{};
 };
 
-// A look at units whose messages are all there: beliefs by what comes in, and of each slice the message before, by
-// `old(slice)`, and after the visit.
+// Diagnostics of units whose messages are all there: beliefs are the inbox, `eta` and `lam`, times the message of each
+// slice, before the visit by `old(slice)`, and after it.
 template <int V, class Old>
-INLINE void look(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, Mask inside, int64_t count, Looked& looked) {
+INLINE void diagnose(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, Mask inside, int64_t count, Diagnostics& diagnostics) {
   Vec new_eta = eta, new_lam = lam;
   for (int s = 0; s < V; ++s) {
     Vec was_eta, was_lam;
@@ -102,16 +103,16 @@ INLINE void look(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, 
     new_eta += gain * (load(a.planes[s].eta + at, count, 0) - keep * was_eta);
     new_lam += gain * (load(a.planes[s].lam + at, count, 0) - keep * was_lam);
   }
-  Vec mean = looked.move(a.mean(at, count, eta, lam), lam, a.mean(at, count, new_eta, new_lam), new_lam, inside);
-  looked.add_prior(mean, a.inbound.eta[0].at(at, count, 0), a.inbound.lam[0].at(at, count, 1), inside);
+  Vec mean = diagnostics.move(a.mean(at, count, eta, lam), lam, a.mean(at, count, new_eta, new_lam), new_lam, inside);
+  diagnostics.add_prior(mean, a.inbox.eta[0].at(at, count, 0), a.inbox.lam[0].at(at, count, 1), inside);
 }
 
-template <int V, bool R, bool L>
-INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t unit, int64_t x, int64_t count, int64_t hidden,
-                  Seen& seen) {
+template <int V, bool R, bool DIAGNOSE>
+INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t unit, int64_t x, int64_t count, int64_t shared,
+                  TaskDiagnostics& report) {
   Vec eta[V], lam[V], old_eta[V], old_lam[V], j[V];
   for (int s = 0; s < V; ++s) {
-    if constexpr (V > 1 || R || L) {
+    if constexpr (V > 1 || R || DIAGNOSE) {
       eta[s] = load(from.in_eta[s] + x, count, 0);
       lam[s] = load(from.in_lam[s] + x, count, 1);
     }
@@ -125,14 +126,14 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     j[s] = a.jacobian[s].at(f + x, count, 0);
   }
   Vec r = a.measured.at(f + x, count, 0), noise = a.noise.at(f + x, count, 1), k = a.weight.across(f + x, count, 0);
-  if constexpr (R || L) {
+  if constexpr (R || DIAGNOSE) {
     Vec d = r, n2 = all(a.threshold * a.threshold);
     for (int s = 0; s < V; ++s) d -= j[s] * a.mean(unit + a.offset[s] + x, count, eta[s] + old_eta[s], lam[s] + old_lam[s]);
     Vec d2 = d * d / noise;
-    if constexpr (L) {
+    if constexpr (DIAGNOSE) {
       Mask far = R ? (d2 > n2) & (k > 0) : Mask{};
-      seen.looked.energy += k * (far ? flat(a.robust, a.threshold, d2) : 0.5f * d2);  // without weight beyond the last
-      seen.switched += far ? all(1) : Vec{};
+      report.diagnostics.energy += k * (far ? flat(a.robust, a.threshold, d2) : 0.5f * d2);  // without weight beyond the last
+      report.switched += far ? all(1) : Vec{};
     }
     if constexpr (R) {
       if (a.point) {
@@ -151,17 +152,17 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
       move[s] = j[s] * eta[s] * v;
     }
   for (int s = 0; s < V; ++s) {
-    Vec gain, told;
-    if constexpr (V == 2) {  // both times the precision of the other, which may be 0: then it says nothing
+    Vec gain, new_eta;
+    if constexpr (V == 2) {  // both times the precision of the other, which may be 0: then the message is zero
       int o = 1 - s;
       Vec other = j[o] == 0 ? all(1) : lam[o], all_of_it = noise * other + k * j[o] * j[o];
       gain = all_of_it == 0 ? Vec{} : k * j[s] / all_of_it;
-      told = other > 0 ? gain * (r * other - j[o] * eta[o]) : Vec{};
+      new_eta = other > 0 ? gain * (r * other - j[o] * eta[o]) : Vec{};
       gain *= other;
       if (some(all_of_it > 1e38f)) {  // it is observed, beside a vague measurement
         Mask large = all_of_it > 1e38f;
         Vec direct = k * j[s] / (noise + k * j[o] * j[o] / other);
-        told = large ? direct * (r - j[o] * (eta[o] / other)) : told;
+        new_eta = large ? direct * (r - j[o] * (eta[o] / other)) : new_eta;
         gain = large ? direct : gain;
       }
     } else {
@@ -172,36 +173,36 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
           left -= move[i];
         }
       gain = k * j[s] / (noise + k * rest);
-      told = gain * left;
+      new_eta = gain * left;
     }
-    store(a.planes[s].eta + unit + a.offset[s] + x, a.damp[s] * old_eta[s] + (1 - a.damp[s]) * told, count);
+    store(a.planes[s].eta + unit + a.offset[s] + x, a.damp[s] * old_eta[s] + (1 - a.damp[s]) * new_eta, count);
     store(a.planes[s].lam + unit + a.offset[s] + x, a.damp[s] * old_lam[s] + (1 - a.damp[s]) * gain * j[s], count);
   }
-  if constexpr (L) {  // at the units of the first slice all others have said what they have to
+  if constexpr (DIAGNOSE) {  // at the units of the first slice the messages of all others are there
     auto old = [&](int s, Vec& e, Vec& l) __attribute__((always_inline)) {
       e = s == 0 ? old_eta[0] : load(from.eta[s][0] + x, count, 0);
       l = s == 0 ? old_lam[0] : load(from.lam[s][0] + x, count, 0);
     };
-    Mask inside = first_of(count) & ~first_of(std::max<int64_t>(0, hidden - unit - x));
-    look<V>(a, unit + x, load(from.in_eta[0] + x, count, 0), load(from.in_lam[0] + x, count, 1), old, inside, count, seen.looked);
+    Mask inside = first_of(count) & ~first_of(std::max<int64_t>(0, shared - unit - x));
+    diagnose<V>(a, unit + x, load(from.in_eta[0] + x, count, 0), load(from.in_lam[0] + x, count, 1), old, inside, count, report.diagnostics);
   }
 }
 
-template <int V, bool R, bool L>
-void task(Slices& a, int64_t t, Seen& seen) {
+template <int V, bool R, bool DIAGNOSE>
+void task(Slices& a, int64_t t, TaskDiagnostics& report) {
   Room room;
-  Window inbound(room, a.reach, PIECE);
+  Window inbox(room, a.reach, PIECE);
   std::vector<Window> old;
   for (int s = 0; s < V; ++s) old.emplace_back(room, a.reach, PIECE);
   std::vector<float> scratch(2 * V * V * PIECE);
   int64_t end = a.first(t + 1), next = a.begin(t + 1), done = a.begin(t);
-  int64_t hidden = t == 0 ? 0 : done + a.reach;  // units up to here hear from the task before: seen at the end
-  // A look at units of this task that are in no factor of the first slice.
-  auto look_between = [&](int64_t to) {
-    for (int64_t u = std::max(done, hidden); L && u < to; u += LANES) {
+  int64_t shared = t == 0 ? 0 : done + a.reach;  // units up to here get messages of the task before, too: diagnosed at the end
+  // Diagnostics of units of this task that are in no factor of the first slice.
+  auto diagnose_between = [&](int64_t to) {
+    for (int64_t u = std::max(done, shared); DIAGNOSE && u < to; u += LANES) {
       Vec eta, lam;
       int64_t count = std::min<int64_t>(LANES, to - u);
-      a.inbound.sum(u, count, eta, lam);
+      a.inbox.sum(u, count, eta, lam);
       auto before = [&](int s, Vec& e, Vec& l) {
         int64_t kept = std::clamp<int64_t>(old[s].front() - u, 0, count);  // the rest is as it was
         e = load(a.planes[s].eta + u, count, 0);
@@ -212,17 +213,17 @@ void task(Slices& a, int64_t t, Seen& seen) {
           l = from ? load(old[s].lam(u), kept, 0) : l;
         }
       };
-      look<V>(a, u, eta, lam, before, first_of(count), count, seen.looked);
+      diagnose<V>(a, u, eta, lam, before, first_of(count), count, report.diagnostics);
     }
   };
   for (int64_t f = a.first(t); f < end;) {
     int64_t unit = a.unit(f), count = std::min({PIECE, a.run - f % a.run, end - f});
-    look_between(unit);
-    constexpr bool HEARS = V > 1 || R || L;  // else it says the same whatever comes in
-    if constexpr (HEARS) inbound.slide(unit, unit + a.reach + count, [&](float* eta, float* lam, int64_t u, int64_t n) {
+    diagnose_between(unit);
+    constexpr bool READS_INBOX = V > 1 || R || DIAGNOSE;  // else its messages do not depend on the inbox
+    if constexpr (READS_INBOX) inbox.slide(unit, unit + a.reach + count, [&](float* eta, float* lam, int64_t u, int64_t n) {
       for (int64_t x = 0; x < n; x += LANES) {
         Vec e, l;
-        a.inbound.sum(u + x, n - x, e, l);
+        a.inbox.sum(u + x, n - x, e, l);
         if (x % 16 == 0) a.fetch(u + x + AHEAD);
         store(eta + x, e, n - x);
         store(lam + x, l, n - x);
@@ -263,21 +264,21 @@ void task(Slices& a, int64_t t, Seen& seen) {
         from.lam[i][s] = lam;
       }
     }
-    for (int s = 0; s < V && HEARS; ++s) {
-      from.in_eta[s] = inbound.eta(unit + a.offset[s]);
-      from.in_lam[s] = inbound.lam(unit + a.offset[s]);
+    for (int s = 0; s < V && READS_INBOX; ++s) {
+      from.in_eta[s] = inbox.eta(unit + a.offset[s]);
+      from.in_lam[s] = inbox.lam(unit + a.offset[s]);
     }
     int64_t x = 0;
-    for (; x + LANES <= count; x += LANES) lanes<V, R, L>(a, from, f, unit, x, LANES, hidden, seen);
-    if (x < count) lanes<V, R, L>(a, from, f, unit, x, count - x, hidden, seen);
+    for (; x + LANES <= count; x += LANES) lanes<V, R, DIAGNOSE>(a, from, f, unit, x, LANES, shared, report);
+    if (x < count) lanes<V, R, DIAGNOSE>(a, from, f, unit, x, count - x, shared, report);
     f += count;
     done = unit + count;
   }
-  look_between(next);
+  diagnose_between(next);
 }
 
-template <int V, bool L>
-void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
+template <int V, bool DIAGNOSE>
+void visit(ffi::ThreadPool& pool, Slices& a, float* result, float* switched) {
   a.heads.resize(a.tasks * V * 2 * a.reach);
   for (int64_t t = 0; t < a.tasks; ++t) {
     int64_t unit = a.unit(a.first(t));
@@ -286,28 +287,28 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
       std::copy_n(a.planes[s].lam + unit, a.reach, a.head(t, s, 1, V));
     }
   }
-  std::vector<float> parts((a.tasks + 1) * Looked::COUNT, 0.0f), far(a.tasks, 0.0f);
+  std::vector<float> parts((a.tasks + 1) * Diagnostics::COUNT, 0.0f), far(a.tasks, 0.0f);
   spread(pool, a.tasks, [&](int64_t t) {
-    Seen seen;
-    a.robust == NONE ? task<V, false, L>(a, t, seen) : task<V, true, L>(a, t, seen);
-    seen.looked.write(&parts[t * Looked::COUNT]);
-    far[t] = sum_of(seen.switched);
+    TaskDiagnostics report;
+    a.robust == NONE ? task<V, false, DIAGNOSE>(a, t, report) : task<V, true, DIAGNOSE>(a, t, report);
+    report.diagnostics.write(&parts[t * Diagnostics::COUNT]);
+    far[t] = sum_of(report.switched);
   });
-  if constexpr (L) {
-    Looked looked;
+  if constexpr (DIAGNOSE) {
+    Diagnostics diagnostics;
     for (int64_t t = 1; t < a.tasks; ++t)
       for (int64_t u = a.begin(t), end = std::min(u + a.reach, a.begin(t + 1)), x = 0; u + x < end; x += LANES) {
         int64_t count = std::min<int64_t>(LANES, end - u - x);
         Vec eta, lam;
-        a.inbound.sum(u + x, count, eta, lam);
+        a.inbox.sum(u + x, count, eta, lam);
         auto before = [&](int s, Vec& e, Vec& l) {
           e = load(a.head(t, s, 0, V) + x, count, 0);
           l = load(a.head(t, s, 1, V) + x, count, 0);
         };
-        look<V>(a, u + x, eta, lam, before, first_of(count), count, looked);
+        diagnose<V>(a, u + x, eta, lam, before, first_of(count), count, diagnostics);
       }
-    looked.write(&parts[a.tasks * Looked::COUNT]);
-    join_looks(parts, looks);
+    diagnostics.write(&parts[a.tasks * Diagnostics::COUNT]);
+    join_diagnostics(parts, result);
     double sum = 0;
     for (float part : far) sum += part;
     *switched = static_cast<float>(sum / static_cast<double>(a.factors));
@@ -317,14 +318,14 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* looks, float* switched) {
 // Arguments: numbers: how many slices, whether units may be unknown, whether robust scales are taken at the start, which
 // robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it
 // begins (these as two numbers each), and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the
-// start of each unit; the Jacobian of each slice (F or 1); the messages to each (eta, lam) on the units; then pairs of what
-// else comes in.
-// Results: the new messages, in the place of the old ones; and if they are there, a look at the variable, and the share of
-// factors beyond the threshold.
+// start of each unit; the Jacobian of each slice (F or 1); the messages to each (eta, lam) on the units; then the
+// inbox, in pairs.
+// Results: the new messages, in the place of the old ones; and if these results are there, the diagnostics of the variable,
+// and the share of factors beyond the threshold.
 template <int V>
 void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
   enum { NUMBERS, NOISE, MEASURED, WEIGHT, START, JACOBIANS, OWN = JACOBIANS + V, REST = OWN + 2 * V };
-  enum { NEW, LOOK = NEW + 2 * V, SWITCHED };
+  enum { NEW, DIAGNOSTICS = NEW + 2 * V, SWITCHED };
   const float* numbers = args.data(NUMBERS) + 1;
   auto next = [&] { return static_cast<int64_t>(*numbers++); };
   auto next_large = [&] {  // a float holds 24 bits
@@ -365,10 +366,10 @@ void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
   int64_t most = std::max<int64_t>(2, factors / (8 * std::max<int64_t>(reach, PIECE)));
   int64_t tasks = std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)});
   Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, args[MEASURED],
-           args[NOISE], Blocks(args[WEIGHT], factors), Inbound(args, REST, args.size()), unknown, point,
+           args[NOISE], Blocks(args[WEIGHT], factors), Inbox(args, REST, args.size()), unknown, point,
            robust, threshold, tasks, {}};
-  if (args.results() > LOOK)
-    visit<V, true>(pool, a, args.result(LOOK), args.result(SWITCHED));
+  if (args.results() > DIAGNOSTICS)
+    visit<V, true>(pool, a, args.result(DIAGNOSTICS), args.result(SWITCHED));
   else
     visit<V, false>(pool, a, nullptr, nullptr);
 }

@@ -11,8 +11,8 @@ namespace gbplearn {
 // through what `finish` alone writes.
 struct Step {
   virtual ~Step() = default;
-  // Pieces [begin, end) of `pieces`, for this task: tasks run on any thread, but one of them on one. (A look sees the last
-  // call of each task.)
+  // Pieces [begin, end) of `pieces`, for this task: tasks run on any thread, but one of them on one. (Diagnostics are
+  // those of the last call of each task.)
   virtual void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const = 0;
   // After all pieces.
   virtual void finish() {}

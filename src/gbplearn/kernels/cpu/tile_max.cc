@@ -1,4 +1,4 @@
-// Factors y - max(tile of x), a message an edge: the update of messages.py for M = 1, in one pass over the image.
+// Factors y - max(tile of x), a message an edge: the update of engine/update.py for M = 1, in one pass over the image.
 //
 // The Jacobian is -1 at the largest mean of a tile (the first, if several are) and 0 elsewhere, so with the cavities of
 // y and of that one pixel
@@ -12,7 +12,7 @@ namespace {
 
 struct Tiles {
   int64_t height, width, channels, k, l;  // of an image, of a tile
-  const Inbound *x, *y;
+  const Inbox *x, *y;
   const float *old_x_eta, *old_x_lam, *old_y_eta, *old_y_lam;
   Shared measured, noise;
   Blocks weight;
@@ -20,25 +20,27 @@ struct Tiles {
   const float* start;
   float damp_x, damp_y;
   float *x_eta, *x_lam, *y_eta, *y_lam;
-  int64_t ahead;  // so many numbers later is what to ask for, or 0
+  int64_t ahead;  // so many numbers later is what to prefetch, or 0
 
-  // As is usual: one noise and one measurement for all, one weight for the channels of a tile, one array that x hears.
-  bool plain() const {
+  // As is usual: one noise and one measurement for all, one weight for the channels of a tile, and in the inbox of x one
+  // array beside uniform priors. Then `UNIFORM` is true below.
+  bool uniform() const {
     return noise.one && measured.one && weight.size % channels == 0 && x->more_eta.size() == 1;
   }
 
-  // What x hears from outside. `P`: it is plain.
-  template <bool P>
-  INLINE void hear(int64_t at, int64_t count, Vec& eta, Vec& lam) const {
-    if (!P) return x->sum(at, count, eta, lam);
+  // The product of the inbox of x.
+  template <bool UNIFORM>
+  INLINE void read_inbox(int64_t at, int64_t count, Vec& eta, Vec& lam) const {
+    if (!UNIFORM) return x->sum(at, count, eta, lam);
     eta = x->one_eta + load(x->more_eta[0] + at, count, 0);
     lam = x->one_lam + load(x->more_lam[0] + at, count, 1);
   }
 
   // Eight channels of one tile, or `count` of them; `unit` and `corner` are where they lie in y and x. `S`: the size of a
-  // tile if it is known, else 0; `weight_here`: of the tile, if it is plain.
-  template <bool L, int S, bool P>
-  INLINE void tile(int64_t unit, int64_t corner, int64_t count, Vec weight_here, Looked* looked) const {
+  // tile if it is known, else 0; `weight_here`: of the tile, if that is uniform; `DIAGNOSE`: whether the diagnostics of x
+  // and y are wanted.
+  template <bool DIAGNOSE, int S, bool UNIFORM>
+  INLINE void tile(int64_t unit, int64_t corner, int64_t count, Vec weight_here, Diagnostics* diagnostics) const {
     const int64_t k = S ? S : this->k, l = S ? S : this->l, down = width * channels;
     Vec best{}, eta{}, lam{};  // of the largest: its mean, and the cavity
     Mask place{};
@@ -48,9 +50,9 @@ struct Tiles {
       for (int64_t v = 0; v < l; ++v) {
         int64_t at = corner + u * down + v * channels;
         Vec outside_eta, outside_lam;
-        if (P && ahead && at % LINE < LANES)
-          for (const float* from : {x->more_eta[0], x->more_lam[0], old_x_eta, old_x_lam}) ask_for(from + at + ahead);
-        hear<P>(at, count, outside_eta, outside_lam);
+        if (UNIFORM && ahead && at % LINE < LANES)
+          for (const float* from : {x->more_eta[0], x->more_lam[0], old_x_eta, old_x_lam}) prefetch(from + at + ahead);
+        read_inbox<UNIFORM>(at, count, outside_eta, outside_lam);
         Vec mean = started ? load(start + at, count, 0)
                            : (outside_eta + load(old_x_eta + at, count, 0)) / (outside_lam + load(old_x_lam + at, count, 0));
         if (u + v == 0) {
@@ -65,19 +67,19 @@ struct Tiles {
         lam = larger ? outside_lam : lam;
         place = larger ? Mask{} + static_cast<int32_t>(u * l + v) : place;
       }
-    Vec off = P ? all(measured.at(0)) : measured.at(unit, count, 0), var = P ? all(noise.at(0)) : noise.at(unit, count, 1);
-    Vec weigh = P ? weight_here : weight.at(unit, count, 1);
+    Vec off = UNIFORM ? all(measured.at(0)) : measured.at(unit, count, 0), var = UNIFORM ? all(noise.at(0)) : noise.at(unit, count, 1);
+    Vec weigh = UNIFORM ? weight_here : weight.at(unit, count, 1);
     Vec part = weigh / (var * lam + weigh), gain = part * lam;  // 1 / (sigma² / weight + 1 / lam)
     Vec old_eta = load(old_y_eta + unit, count, 0), old_lam = load(old_y_lam + unit, count, 0);
-    Vec answer = part * (eta + lam * off);
+    Vec full_eta_y = part * (eta + lam * off);
     Mask inside = first_of(count);
-    store(y_eta + unit, damp_y * old_eta + (1 - damp_y) * answer, count);
+    store(y_eta + unit, damp_y * old_eta + (1 - damp_y) * full_eta_y, count);
     store(y_lam + unit, damp_y * old_lam + (1 - damp_y) * gain, count);
     y->sum(unit, count, eta, lam);
-    if constexpr (L) {
-      Vec mean = looked[1].change(eta + old_eta, lam + old_lam, eta + answer, lam + gain, inside);
-      looked[1].add_prior(mean, y->eta[0].at(unit, count, 0), y->lam[0].at(unit, count, 1), inside);
-      looked[1].add_energy(off + best - mean, weigh, var, inside);
+    if constexpr (DIAGNOSE) {
+      Vec mean = diagnostics[1].change(eta + old_eta, lam + old_lam, eta + full_eta_y, lam + gain, inside);
+      diagnostics[1].add_prior(mean, y->eta[0].at(unit, count, 0), y->lam[0].at(unit, count, 1), inside);
+      diagnostics[1].add_energy(off + best - mean, weigh, var, inside);
     }
     part = weigh / (var * lam + weigh);
     Vec full = part * lam, full_eta = part * (eta - lam * off);
@@ -91,10 +93,10 @@ struct Tiles {
         Mask hit = place == static_cast<int32_t>(u * l + v);
         old_eta = load(old_x_eta + at, count, 0);
         old_lam = load(old_x_lam + at, count, 0);
-        if constexpr (L) {
+        if constexpr (DIAGNOSE) {
           Vec outside_eta, outside_lam;
           x->sum(at, count, outside_eta, outside_lam);
-          looked[0].change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + (hit ? full_eta : Vec{}),
+          diagnostics[0].change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + (hit ? full_eta : Vec{}),
                            outside_lam + (hit ? full : Vec{}), inside);
         }
         store(x_eta + at, damp_x * old_eta + (hit ? eta : Vec{}), count);
@@ -107,30 +109,30 @@ struct Tiles {
   }
 
   // A row of tiles.
-  template <bool L, int S, bool P>
-  void tiles(int64_t image, int64_t i, Looked* looked) const {
+  template <bool DIAGNOSE, int S, bool UNIFORM>
+  void tiles(int64_t image, int64_t i, Diagnostics* diagnostics) const {
     int64_t w = width / l, unit = (image * (height / k) + i) * w * channels, corner = pixel(image, i * k, 0);
     for (int64_t j = 0; j < w; ++j, unit += channels, corner += l * channels) {
       int64_t c = 0;
       Vec here = all(weight.at(unit));
-      for (; c + LANES <= channels; c += LANES) tile<L, S, P>(unit + c, corner + c, LANES, here, looked);
-      if (c < channels) tile<L, S, P>(unit + c, corner + c, channels - c, here, looked);
+      for (; c + LANES <= channels; c += LANES) tile<DIAGNOSE, S, UNIFORM>(unit + c, corner + c, LANES, here, diagnostics);
+      if (c < channels) tile<DIAGNOSE, S, UNIFORM>(unit + c, corner + c, channels - c, here, diagnostics);
     }
   }
 
-  template <bool L>
-  void row(int64_t image, int64_t i, Looked* looked) const {
+  template <bool DIAGNOSE>
+  void row(int64_t image, int64_t i, Diagnostics* diagnostics) const {
     if (k == 2 && l == 2)
-      plain() ? tiles<L, 2, true>(image, i, looked) : tiles<L, 2, false>(image, i, looked);
+      uniform() ? tiles<DIAGNOSE, 2, true>(image, i, diagnostics) : tiles<DIAGNOSE, 2, false>(image, i, diagnostics);
     else
-      tiles<L, 0, false>(image, i, looked);
+      tiles<DIAGNOSE, 0, false>(image, i, diagnostics);
     int64_t w = width / l;
     for (int64_t u = i * k; u < (i + 1) * k; ++u) clear(image, u, w * l);
     if (i + 1 == height / k)
       for (int64_t u = (i + 1) * k; u < height; ++u) clear(image, u, 0);
   }
 
-  // Pixels that fill no tile hear nothing.
+  // Pixels that fill no tile receive no message.
   void clear(int64_t image, int64_t u, int64_t from) const {
     int64_t at = pixel(image, u, from), count = (width - from) * channels;
     std::fill_n(x_eta + at, count, 0.0f);
@@ -139,14 +141,14 @@ struct Tiles {
 };
 
 // Arguments: old messages to x (B, H, W, C) and to y (B, h, w, C), noise, weight (F or 1), start of x, and numbers: the
-// damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then pairs
-// of what else x hears, and y.
-// Results: messages to x and y; and if they are there, looks at x and at y (without the prior of x, which has pixels
-// outside of all tiles, too).
+// damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then the
+// inboxes of x and of y, in pairs.
+// Results: messages to x and y; and if these results are there, the diagnostics of x and of y (without the prior of x,
+// which has pixels outside of all tiles, too).
 enum { NUMBERS = 7, REST = 9 };
 size_t of_y(const Arguments& args) { return REST + static_cast<size_t>(args.data(NUMBERS)[3]); }
 
-Tiles tiles_of(const Arguments& args, const Inbound& x, const Inbound& y) {
+Tiles tiles_of(const Arguments& args, const Inbox& x, const Inbox& y) {
   auto image = args[0].dimensions();
   const float* numbers = args.data(NUMBERS);
   return {image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]),
@@ -159,30 +161,30 @@ class TileMaxStep final : public Step {
  public:
   TileMaxStep(const Arguments& args, int64_t tasks)
       : args_(args), x_(args, REST, of_y(args)), y_(args, of_y(args), args.size()), a_(tiles_of(args, x_, y_)),
-        rows_(args[2].dimensions()[0] * args[2].dimensions()[1]), looking_(args.results() > 4) {
-    for (auto& part : looks_) part.assign(tasks * Looked::COUNT, 0.0f);
+        rows_(args[2].dimensions()[0] * args[2].dimensions()[1]), diagnose_(args.results() > 4) {
+    for (auto& part : partials_) part.assign(tasks * Diagnostics::COUNT, 0.0f);
   }
 
   void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const override {
-    Looked looked[2];
+    Diagnostics diagnostics[2];
     const Tiles own = a_;  // numbers and pointers which nothing that is written can change
     int64_t h = own.height / own.k;
     for (int64_t r = begin * rows_ / pieces; r < end * rows_ / pieces; ++r)
-      looking_ ? own.row<true>(r / h, r % h, looked) : own.row<false>(r / h, r % h, looked);
-    for (int q = 0; q < 2; ++q) looked[q].write(&looks_[q][task * Looked::COUNT]);
+      diagnose_ ? own.row<true>(r / h, r % h, diagnostics) : own.row<false>(r / h, r % h, diagnostics);
+    for (int q = 0; q < 2; ++q) diagnostics[q].write(&partials_[q][task * Diagnostics::COUNT]);
   }
 
   void finish() override {
-    for (int q = 0; looking_ && q < 2; ++q) join_looks(looks_[q], args_.result(4 + q));
+    for (int q = 0; diagnose_ && q < 2; ++q) join_diagnostics(partials_[q], args_.result(4 + q));
   }
 
  private:
   Arguments args_;
-  Inbound x_, y_;  // what they hear from outside
+  Inbox x_, y_;
   Tiles a_;
   int64_t rows_;  // of tiles, in all images
-  bool looking_;
-  mutable std::vector<float> looks_[2];  // a part of them for each task
+  bool diagnose_;
+  mutable std::vector<float> partials_[2];  // diagnostics of x and y, of each task
 };
 
 }  // namespace

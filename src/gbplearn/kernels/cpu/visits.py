@@ -1,4 +1,4 @@
-"""Visits by the kernels: which groups they fit, what goes in, and what comes out."""
+"""Visits by kernels: which kernel fits which group, and how messages are handed to it and taken back."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Matrix(NamedTuple):
     y: int
 
 
-def _matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
+def _read_matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
     group, inbox = problem.groups[g], read_inbox(problem, state, g)
     means = means_of(problem, {s.variable: inbox.belief[s.variable] for s in group.slots[:-1]})
     points, _ = linearisation_points(problem, options.relinearise, state, g, means, inbox.belief)
@@ -105,37 +105,38 @@ def _pair(gaussian: Gaussian | None) -> list[Array]:
     return [gaussian.eta, gaussian.lam]
 
 
-def _from_outside(problem: Problem, state: State, g: int, name: str) -> list[Array]:
-    """What comes in for a variable, not yet added up; a prior that is one for all units once."""
+def _inbox_arrays(problem: Problem, state: State, g: int, name: str) -> list[Array]:
+    """The inbox of a variable as pairs of arrays, not yet multiplied; a prior that is one for all units once."""
     prior, *others = outside_parts(problem, state, g, name)
     return [x for part in (problem.uniform.get(name, prior), *others) for x in _pair(part)]
 
 
 def _weight(group: Group) -> Array:
-    """One for all factors, or one for as many in a row as the kernel finds from its size."""
+    """Weights: one for all factors, or one for as many in a row as the kernel computes from their number."""
     return jnp.ones(1, jnp.float32) if group.weight is None else group.weight.reshape(-1)[:: group.weight_repeat]
 
 
 def _damping(state: State, options: Options, g: int, s: int) -> Array:
-    """Of messages on edges: the first is taken whole."""
+    """The damping of messages on edges: the first is taken whole."""
     return jnp.where(state.visits[g] == 0, 0, options.damping[g][s])
 
 
 _NONE = (0,)
-_MEASURED = (5,)  # the largest squared move and ratio, poison, energies of the factors and of the prior
+# `Diagnostics` of parallel.h: largest squared move and ratio, poison, energies of the factors and of the prior.
+_REPORT = (5,)
 
 
-def _change(measured: Array) -> Array:
-    change = jnp.maximum(jnp.sqrt(measured[0]), jnp.log(measured[1]))
-    return jnp.where(measured[2] == 0, change, jnp.inf)
+def _change(reported: Array) -> Array:
+    change = jnp.maximum(jnp.sqrt(reported[0]), jnp.log(reported[1]))
+    return jnp.where(reported[2] == 0, change, jnp.inf)
 
 
-def _diagnostics(names: list[str], measured: list[Array]) -> KernelDiagnostics | None:
-    """From what a matrix kernel says of `y`, and of its rows; nothing if it was not asked."""
-    if not measured:
+def _diagnostics(names: list[str], reported: list[Array]) -> KernelDiagnostics | None:
+    """From what a matrix kernel reports of `y`, and of its rows; None if it reports nothing."""
+    if not reported:
         return None
-    pairs = list(zip(names, measured))
-    return KernelDiagnostics({n: _change(x) for n, x in pairs}, {n: x[4] for n, x in pairs}, measured[0][3])
+    pairs = list(zip(names, reported))
+    return KernelDiagnostics({n: _change(x) for n, x in pairs}, {n: x[4] for n, x in pairs}, reported[0][3])
 
 
 def matrix_pooled(
@@ -145,7 +146,7 @@ def matrix_pooled(
     group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
     names, count = [s.variable for s in slots], len(slots)
     own_before = [m.on_units(s.edges) for m, s in zip(messages, slots)]
-    outside = [_from_outside(problem, state, g, name) for name in names]
+    outside = [_inbox_arrays(problem, state, g, name) for name in names]
     keep = [*(options.kept(g, s) for s in range(count - 1)), _damping(state, options, g, count - 1)]
     args = [group.noise.reshape(-1), group.y.reshape(-1), _weight(group)]
     form = _form(problem, group, problem.start)
@@ -162,7 +163,7 @@ def matrix_pooled(
     args += [*reactions, _numbers(*keep, *numbers, *(len(h) for h in outside))]
     first = len(args)  # own messages begin here; the reactions lie before the numbers
     aliases = {first + i: i for i in range(len(own))} | {4 + i: len(own) + i for i in range(len(reactions))}
-    shapes = [x.shape for x in (*own, *reactions)] + [_MEASURED] * len(reactions) * diagnose
+    shapes = [x.shape for x in (*own, *reactions)] + [_REPORT] * len(reactions) * diagnose
     results = (call or call_now)(name, shapes, [*args, *own, *(x for h in outside for x in h)], aliases, form.slope)
     now = [Gaussian(a, b) for a, b in zip(results[0 : 2 * count : 2], results[1 : 2 * count : 2])]
     held = dict(zip(holders, results[2 * count :]))
@@ -175,14 +176,14 @@ def _matrix_edges(
     problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
-    group, messages, m = problem.groups[g], state.messages[g], _matrix(problem, state, options, g)
+    group, messages, m = problem.groups[g], state.messages[g], _read_matrix(problem, state, options, g)
     (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
     nothing = [jnp.zeros(_NONE, jnp.float32)] * 2
     rows, weights, outputs = (n, p), (p, bias.shape[0]), n * bias.shape[0]
     outside, own_before, shapes, aliases, damp = [], [], [], {}, []
     for place, (s, shape, row) in enumerate(zip(m.slots, (rows, weights, bias.shape), (p, p, 1))):
-        comes_in = None if s is None else product(outside_parts(problem, state, g, group.slots[s].variable))
-        outside.append(nothing if comes_in is None else [a.reshape(shape) for a in _pair(comes_in)])
+        from_outside = None if s is None else product(outside_parts(problem, state, g, group.slots[s].variable))
+        outside.append(nothing if from_outside is None else [a.reshape(shape) for a in _pair(from_outside)])
         own_before.append(nothing if s is None else _pair(messages[s].each))
         shapes.append([_NONE] * 4 if s is None else [(outputs, row)] * 2 + [shape] * 2)
         damp.append(0.0 if s is None else _damping(state, options, g, s))
@@ -194,9 +195,9 @@ def _matrix_edges(
         m.form.rows, weight.reshape(weights), bias, *outside[1], *outside[2], *outside[0],
         *own_before[1], *own_before[2], *own_before[0],
         *_pair(own), group.noise.reshape(-1), _weight(group), _numbers(damp_y, damp[1], damp[2], damp[0]),
-        group.y.reshape(-1), *_from_outside(problem, state, g, group.slots[y].variable),
+        group.y.reshape(-1), *_inbox_arrays(problem, state, g, group.slots[y].variable),
     ]  # fmt: skip
-    results = [own.shape] * 2 + shapes[1] + shapes[2] + shapes[0] + [_MEASURED] * diagnose
+    results = [own.shape] * 2 + shapes[1] + shapes[2] + shapes[0] + [_REPORT] * diagnose
     eta, lam, *rest = (call or call_now)("gbplearn_matrix_edges", results, args, aliases | {15: 0, 16: 1}, m.form.slope)
     new = Gaussian(eta, lam)
     out, proposed = {y: Messages(None, new)}, {y: undamped(own, new, damp_y)}
@@ -207,8 +208,8 @@ def _matrix_edges(
         on_units = Gaussian(*(a.reshape(point.shape) for a in _pair(on_units)))
         out[s], proposed[s] = Messages(on_edges, on_units), undamped(m.inbox.own[s], on_units, kept)
     slots = range(y + 1)
-    measured = _diagnostics([group.slots[y].variable], rest[12:])
-    return KernelVisit([out[s] for s in slots], [proposed[s] for s in slots], measured)
+    reported = _diagnostics([group.slots[y].variable], rest[12:])
+    return KernelVisit([out[s] for s in slots], [proposed[s] for s in slots], reported)
 
 
 def tile_max(
@@ -221,18 +222,18 @@ def tile_max(
     own_before = [messages[s].on_units(group.slots[s].edges) for s in range(2)]
     x, y = (slot.variable for slot in group.slots)
     damp = [_damping(state, options, g, s) for s in range(2)]
-    from_x, from_y = (_from_outside(problem, state, g, name) for name in (x, y))
+    from_x, from_y = (_inbox_arrays(problem, state, g, name) for name in (x, y))
     start = (state.visits[g] == 0) if x in problem.started else 0.0
     args = [
         *_pair(own_before[0]), *_pair(own_before[1]), group.noise.reshape(-1), _weight(group), problem.start[x],
         _numbers(*damp, start, len(from_x), *form.size), group.y.reshape(-1), *from_x, *from_y,
     ]  # fmt: skip
-    shapes = [own_before[0].shape] * 2 + [own_before[1].shape] * 2 + [_MEASURED] * 2 * diagnose
-    a, b, c, e, *measured = (call or call_now)("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
+    shapes = [own_before[0].shape] * 2 + [own_before[1].shape] * 2 + [_REPORT] * 2 * diagnose
+    a, b, c, e, *reported = (call or call_now)("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
     new = [Gaussian(a, b), Gaussian(c, e)]
     diagnostics = None
     if diagnose:
-        of_x, of_y = measured
+        of_x, of_y = reported
         diagnostics = KernelDiagnostics({x: _change(of_x), y: _change(of_y)}, {y: of_y[4]}, of_y[3])
     proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
     return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)
@@ -266,7 +267,7 @@ def _slices_of(slot: Slot) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]
     return ((edges.units,), ((0, edges.units),)) if whole else None
 
 
-def _run(shape: tuple[int, ...], slices: tuple[tuple[int, int], ...]) -> int:
+def _run_length(shape: tuple[int, ...], slices: tuple[tuple[int, int], ...]) -> int:
     """How many units of a slice lie side by side."""
     length = 1
     for n, (_, size) in zip(reversed(shape), reversed(slices)):
@@ -289,7 +290,7 @@ def _are_slices(group: Group) -> bool:
         and len(group.variables) == 1
         and len({tuple(n for _, n in x) for x in slices}) == 1
         and _which_robust(group) is not None
-        and _run(*found[0]) >= _SHORTEST_RUN
+        and _run_length(*found[0]) >= _SHORTEST_RUN
     )
 
 
@@ -316,14 +317,14 @@ def _slices(problem: Problem, state: State, options: Options, g: int, diagnose: 
     ]  # fmt: skip
     own = [x for m in own_before for x in _pair(m)]
     aliases = {len(args) + i: i for i in range(len(own))}
-    outside = _from_outside(problem, state, g, name)
-    shapes = [x.shape for x in own] + [_MEASURED, (1,)] * diagnose
+    outside = _inbox_arrays(problem, state, g, name)
+    shapes = [x.shape for x in own] + [_REPORT, (1,)] * diagnose
     results = (call or call_now)("gbplearn_slices", shapes, [*args, *own, *outside], aliases)
-    own, measured = results[: len(own)], results[len(own) :]
+    own, reported = results[: len(own)], results[len(own) :]
     new = [Gaussian(a, b) for a, b in zip(own[0::2], own[1::2])]
     proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
     diagnostics = None
     if diagnose:
-        of, switched = measured
+        of, switched = reported
         diagnostics = KernelDiagnostics({name: _change(of)}, {name: of[4]}, of[3], switched[0])
     return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)
