@@ -140,7 +140,7 @@ def test_evidence_and_ties_are_drawn():
     assert boxes["w"].style == ("parameter", "held")
     assert boxes["v"].lines[1] == "partly observed"
     assert boxes["shared"].lines == ("3 factors", "6 edges")  # none to what is observed
-    assert [link.silent for link in graph.draw().links] == [False, False, True]
+    assert [link.observed for link in graph.draw().links] == [False, False, True]
     graph.release("w")
     assert {b.name: b for b in graph.draw().boxes}["w"].lines[1] == "prior ± 1 to 2"
     check_picture(graph.draw())
@@ -156,7 +156,7 @@ def test_a_network_is_drawn_as_its_graph_is():
         return {(b.name, b.lines[0], b.style) for b in one.boxes}
 
     def links(one):
-        return {(one.boxes[k.variable].name, one.boxes[k.factor].name, k.edges, k.silent) for k in one.links}
+        return {(one.boxes[k.variable].name, one.boxes[k.factor].name, k.edges, k.observed) for k in one.links}
 
     assert numbers(drawing) == numbers(of_graph)
     assert links(drawing) == links(of_graph)
@@ -170,7 +170,7 @@ def test_edges_of_a_network_are_those_of_its_table():
     drawing = net.draw()
     for number, box in enumerate(drawing.boxes):
         if box.is_factor:
-            edges = sum(k.edges for k in drawing.links if k.factor == number and not k.silent)
+            edges = sum(k.edges for k in drawing.links if k.factor == number and not k.observed)
             assert box.lines[1] == f"{edges:,} edges"
             assert f"{edges:,}" in told[box.name]
 
@@ -179,7 +179,7 @@ def test_a_noisy_input_is_no_observed_variable():
     net = gbp.Sequential(gbp.GaussianObservation(sigma=0.1), gbp.Dense(2), input_shape=(3,))
     boxes = {b.name: b for b in net.draw().boxes if not b.is_factor}
     assert boxes["input"].style == ("activation",)
-    assert not any(k.silent for k in net.draw().links)
+    assert not any(k.observed for k in net.draw().links)
 
 
 @pytest.mark.parametrize(("variables", "groups"), [(0, 0), (1, 0), (1, 1), (5, 3), (7, 12), (25, 40), (1, 30)])

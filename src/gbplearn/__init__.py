@@ -138,7 +138,7 @@ __all__ = [
     "write_g2o",
 ]
 
-# Imported when one of them is asked for: they take scikit-learn, the first two cannot do without.
+# Imported on first use: all three use scikit-learn, and the first two cannot do without it.
 _ESTIMATORS = {
     "GBPClassifier": "estimators.estimators",
     "GBPRegressor": "estimators.estimators",

@@ -1,4 +1,4 @@
-"""Modules under the names that they had in the first plan: imports that were documented, and pickles, go on working.
+"""Old names of modules that have moved, so that documented imports and pickles go on working.
 
 `import gbplearn.models` gives `gbplearn.network.zoo` itself, not a copy of it.
 """
@@ -167,7 +167,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
 _ROOT = __name__.rpartition(".")[0]
 
 
-# Classes that have another name now; of pickles.
+# Classes that have another name now, by the name that older pickles hold.
 RENAMED = {"sites.Site": "Place", "history.Taught": "Contribution"}
 
 
@@ -188,7 +188,7 @@ class _MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put right what a module that was there knows of itself; teach a new one where its names are."""
+        """Restore the own `__spec__` of a module that was there; let a new one find its names in its parts."""
         found = module.__spec__
         assert found is not None
         if found.loader_state is not None:

@@ -1,4 +1,4 @@
-"""The face of scikit-learn."""
+"""Estimators with the interface of scikit-learn."""
 
 from .estimators import GBPClassifier, GBPRegressor
 

@@ -1,4 +1,4 @@
-"""What the estimators of scikit-learn have in common."""
+"""`GBPEstimator`: what the classifier and the regressor with the interface of scikit-learn have in common."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from .validation import moments, roomy, text_column
 SIGMA = 0.05  # of the layers that are there by default
 _FEW, _ROOTS = 25, 2.0  # a batch has so many examples, or so many times the root of all if that is more
 _LEAST_TRUST = 1e-6  # of an example, however wild: a batch without any weight is none
-_FAR = 1e9  # standard deviations, beyond which float32 has nothing to say
+_FAR = 1e9  # standard deviations, beyond which float32 is not precise enough
 
 
 class GBPEstimator(BaseEstimator):
-    """Inputs with their scales, and learning in passes; a subclass adds the head and what targets are."""
+    """Scales and checks inputs, and learns in passes; a subclass adds the head and the targets."""
 
     _units = 64
 
@@ -78,7 +78,7 @@ class GBPEstimator(BaseEstimator):
         super().__setstate__(new | state)
 
     def _anew(self) -> Self:
-        """To be fitted in its place: what was fitted before stays if that fails."""
+        """A copy to fit: if that fails, the estimator stays as it was."""
         out = copy.copy(self)
         if hasattr(self, "learner_"):
             out.learner_ = copy.copy(self.learner_)
@@ -107,7 +107,7 @@ class GBPEstimator(BaseEstimator):
         return x
 
     def _begin(self, x: np.ndarray, weight: np.ndarray, head: tuple[Layer, ...]) -> None:
-        """Scales, a model of the inputs, and a learner that knows nothing."""
+        """Scales, a model of the inputs, and a learner that has learnt nothing yet."""
         for name, least in (("iterations", 2), ("passes", 1), ("batch_size", 2)):
             value = getattr(self, name)
             if not _is_whole(value, least) and not (name == "batch_size" and value is None):
@@ -124,13 +124,13 @@ class GBPEstimator(BaseEstimator):
             iterations=self.iterations,
             forgetting=self.forgetting,
             process_noise=self.process_noise,
-            unusual="learn",  # a table is what it is: no row is left out unless inference fails
+            unusual="learn",  # no row of a table is left out unless inference fails
             seed=int(seed),
         )
         self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])
         self.input_model_ = InputModel(*moments(x, weight))
         if self.standardise:
-            # The pixels of an image have one scale, so that filters see the same everywhere.
+            # The pixels of an image have one scale, so that filters work the same everywhere.
             channels = x.shape[1] if self.image_shape is None else self.image_shape[-1]
             mean, scale = moments(x.reshape(-1, channels), np.repeat(weight, x.shape[1] // channels))
             self.mean_, self.scale_ = (np.tile(a, x.shape[1] // channels) for a in (mean, scale))
@@ -154,27 +154,29 @@ class GBPEstimator(BaseEstimator):
             return self._dense(int(given))
         if isinstance(given, Layer) and not isinstance(given, Observation):
             return given
-        asked = "numbers of units, or layers such as gbp.Dense(32) that are no observations"
-        raise ValueError(f"hidden_layers must be {asked}, got {given!r}")
+        expected = "numbers of units, or layers such as gbp.Dense(32) that are no observations"
+        raise ValueError(f"hidden_layers must be {expected}, got {given!r}")
 
     def _scaled(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        seen = ~np.isnan(x)
-        z = np.where(seen, (x - self.mean_) / self.scale_, 0)
+        """Inputs in their scales, 0 where they are missing, and the mask of those that are observed."""
+        observed = ~np.isnan(x)
+        z = np.where(observed, (x - self.mean_) / self.scale_, 0)
         far = np.abs(z).max(0) > _FAR
         if far.any():
             raise ValueError(f"feature {int(far.argmax())} of X lies more than {_FAR:g} standard deviations away")
-        return z, seen
+        return z, observed
 
-    def _given(self, x: np.ndarray, seen: np.ndarray, inputs: InputModel) -> dict[str, Any]:
-        """Arguments of the learner: what is missing has the belief that the rest and the model of the inputs give."""
+    def _learner_arguments(self, x: np.ndarray, observed: np.ndarray, inputs: InputModel) -> dict[str, Any]:
+        """Inputs as arguments of the learner; missing ones have their belief by the model of the inputs as prior."""
         shape = (len(x), *self.learner_.input_shape)
-        if seen.all():
+        if observed.all():
             return {"x": x.reshape(shape)}
-        mean, std = inputs.fill(x, seen)
-        prior = Gaussian.from_moments(mean=jnp.asarray(mean), std=jnp.asarray(np.where(seen, 1, np.maximum(std, 1e-3))))
+        mean, std = inputs.fill(x, observed)
+        std = np.where(observed, 1, np.maximum(std, 1e-3))
+        prior = Gaussian.from_moments(mean=jnp.asarray(mean), std=jnp.asarray(std))
         return {
             "x": x.reshape(shape),
-            "x_observed": seen.reshape(shape),
+            "x_observed": observed.reshape(shape),
             "x_prior": Gaussian(prior.eta.reshape(shape), prior.lam.reshape(shape)),
         }
 
@@ -184,22 +186,22 @@ class GBPEstimator(BaseEstimator):
         """From examples that are all different, batch after batch, in several passes."""
         learner = self.learner_
         order = np.random.default_rng([learner.seed, learner.batches]).permutation(len(x))
-        z, seen = self._scaled(x)
+        z, observed = self._scaled(x)
         batches = np.array_split(order, -(-len(x) // self._size(len(x))))
         for rows in batches:
-            self.input_model_ = self.input_model_.learnt(z[rows], seen[rows], weight[rows])
-        teaching = [rows for rows in batches if known[rows].any()]  # the others tell what inputs look like
-        if not teaching:
+            self.input_model_ = self.input_model_.learnt(z[rows], observed[rows], weight[rows])
+        labelled = [rows for rows in batches if known[rows].any()]  # the others train the model of the inputs only
+        if not labelled:
             return
-        size = roomy(max(map(len, teaching)))
+        size = roomy(max(map(len, labelled)))
         new = learner.expect_size(size)  # examples of other folds, a few more or fewer, then share the compiled program
 
         def update(rows: np.ndarray) -> Report:
-            given = self._given(z[rows], seen[rows], self.input_model_)
+            given = self._learner_arguments(z[rows], observed[rows], self.input_model_)
             trust = weight[rows] * np.maximum(self._trust(given, y[rows], known[rows]), _LEAST_TRUST)
             return learner.update(y=y[rows], y_observed=known[rows], sample_weight=trust, **given)
 
-        parts, reports = learn_in_passes(learner, teaching, update, self.passes)
+        parts, reports = learn_in_passes(learner, labelled, update, self.passes)
         if new:
             release_memory()
         self.reports_ = [*self.reports_, *reports]
@@ -207,32 +209,35 @@ class GBPEstimator(BaseEstimator):
         self._warn(parts)
 
     def _trust(self, given: dict[str, Any], y: np.ndarray, known: np.ndarray) -> np.ndarray | float:
-        """How much each of some examples counts, by what is known without them."""
+        """The weight of each of some examples, by how well they fit what was learnt without them."""
         return 1.0
 
     def _size(self, count: int) -> int:
-        """How many of so many examples are visited at a time."""
+        """The size of the batches of so many examples."""
         most = max(_FEW, round(_ROOTS * math.sqrt(count)))
         return most if self.batch_size is None else self.batch_size
 
     def _warn(self, parts: list[Part]) -> None:
-        """Of batches that were left out, or had not settled when they were visited last."""
+        """Warn of batches that were left out, or had not settled when they were visited last."""
         lost = sum(len(p.rows) for p in parts if p.report is None)
         restless = sum(p.report is not None and _restless(p.report, self.iterations) for p in parts)
         every = sum(len(p.rows) for p in parts)
         if lost:
-            said = f"inference ended badly for {lost} of {every} examples, which were left out: see reports_"
-            warnings.warn(said, ConvergenceWarning, stacklevel=5)
+            text = f"inference ended badly for {lost} of {every} examples, which were left out: see reports_"
+            warnings.warn(text, ConvergenceWarning, stacklevel=5)
         if restless:
             limit = f"the limit of {self.iterations} iterations before the parameters had settled"
-            said = f"{restless} of {len(parts)} batches ended at {limit}: give more iterations=, or see reports_"
-            warnings.warn(said, ConvergenceWarning, stacklevel=5)
+            text = f"{restless} of {len(parts)} batches ended at {limit}: give more iterations=, or see reports_"
+            warnings.warn(text, ConvergenceWarning, stacklevel=5)
 
-    def _ask(self, X: Any, parameters: str) -> Gaussian:
+    def _predict_table(self, X: Any, parameters: str) -> Gaussian:
+        """The belief of the outputs for a table as users have it."""
         check_is_fitted(self, "learner_")
-        return self._answer(self._given(*self._scaled(self._inputs(X, first=False)), self.input_model_), parameters)
+        given = self._learner_arguments(*self._scaled(self._inputs(X, first=False)), self.input_model_)
+        return self._predict_batch(given, parameters)
 
-    def _answer(self, given: dict[str, Any], parameters: str) -> Gaussian:
+    def _predict_batch(self, given: dict[str, Any], parameters: str) -> Gaussian:
+        """The belief of the outputs for arguments of the learner."""
         # One program for any number of examples: none depends on the others, not even in its last digit.
         count = len(given["x"])
         rows = np.minimum(np.arange(-(-count // PREDICT_SIZES[-1]) * PREDICT_SIZES[-1]), count - 1)
@@ -240,7 +245,7 @@ class GBPEstimator(BaseEstimator):
 
 
 def _restless(report: Report, limit: int) -> bool:
-    """Whether a batch ran out of iterations (layers that do not hold are another thing to say of it)."""
+    """Whether a batch ran out of iterations (of layers that do not hold there is another status)."""
     strained = report.status is Status.STRAINED and report.iterations >= limit
     return strained or report.status is Status.ITERATION_LIMIT
 

@@ -1,4 +1,4 @@
-"""The scikit-learn face: `GBPClassifier` and `GBPRegressor`."""
+"""`GBPClassifier` and `GBPRegressor`: networks with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ class GBPClassifier(ClassifierMixin, GBPEstimator):
     clf.predict_proba(X_test)
     ```
 
-    NaN in `X` is what was not observed: it is inferred from the rest, with a Gaussian model of the inputs, and its
-    uncertainty counts, in training and in prediction. NaN, or None, in `y` is an example without a label, which tells
-    what inputs look like.
+    NaN in `X` is a missing input: it is inferred from the others, with a Gaussian model of the inputs, and its
+    uncertainty counts, in training and in prediction. NaN, or None, in `y` is an example without a label: only the
+    model of the inputs learns from it.
 
     **Arguments:**
 
     - `hidden_layers`: of the network: numbers of units of dense layers, as `(64, 32)`, or layers, as
         `[gbp.Conv2D(16, kernel=3), gbp.MaxPool2D(2)]`; by default one dense layer of 64 units. The last layer and the
         head are added.
-    - `image_shape`: of an example as layers for images see it, `(height, width, channels)`; `X` is flat all the same.
-    - `iterations`: for one visit of one batch at most. Where a batch has not settled by then when it is visited last, a
-        `ConvergenceWarning` says so.
-    - `passes`: how often each batch is visited; what it said before is taken back first, so that it counts once.
+    - `image_shape`: of an example as layers for images take it, `(height, width, channels)`; `X` is flat all the same.
+    - `iterations`: for one visit of one batch at most. If a batch has not settled by then when it is visited last, a
+        `ConvergenceWarning` is given.
+    - `passes`: how often each batch is visited, at most. Its contribution is divided away before it is visited again,
+        so that it counts once.
     - `batch_size`: examples that are visited at a time; by default 25, or twice the root of their number if that is
         more: small batches settle within some ten iterations.
-    - `forgetting`, `process_noise`: of what is known before each `partial_fit`, see `gbp.Filtering`.
+    - `forgetting`, `process_noise`: applied to the posterior before each `partial_fit`, see `gbp.Filtering`.
     - `standardise`: inputs to mean 0 and standard deviation 1, as they are in the data of the first `fit` or
         `partial_fit`; images as a whole, channel by channel.
-    - `random_state`: of the prior means that tell hidden units apart, and of the order of examples.
+    - `random_state`: of the prior means, which break the symmetry of hidden units, and of the order of examples.
 
     After `fit`: `classes_`, `learner_` (the `gbp.Learner`, for all else that it can), `reports_` (one for each visit of
     a batch), `n_iter_` (the most iterations that one of them took).
@@ -74,7 +75,7 @@ class GBPClassifier(ClassifierMixin, GBPEstimator):
         return self._anew()._learn_labels(X, y, None, sample_weight, first=True)._become(self)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> GBPClassifier:
-        """Learn more: what is known is the prior.
+        """Learn more: the posterior so far is the prior.
 
         **Arguments:**
 
@@ -113,7 +114,7 @@ class GBPClassifier(ClassifierMixin, GBPEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(examples, classes)`: the mean softmax over the belief of the logits, by messages."""
-        logits = self._ask(X, "fixed")
+        logits = self._predict_table(X, "fixed")
         p = np.asarray(self.learner_.net.probabilities(logits), float)
         return p / p.sum(1, keepdims=True)
 
@@ -187,7 +188,7 @@ class GBPRegressor(RegressorMixin, GBPEstimator):
         return self._anew()._learn_values(X, y, sample_weight, first=True)._become(self)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GBPRegressor:
-        """Learn more: what is known is the prior."""
+        """Learn more: the posterior so far is the prior."""
         if not hasattr(self, "learner_"):
             return self.fit(X, y, sample_weight)
         return self._anew()._learn_values(X, y, sample_weight, first=False)._become(self)
@@ -224,12 +225,12 @@ class GBPRegressor(RegressorMixin, GBPEstimator):
         if kernel is None:
             return 1.0
         (noise,) = self.learner_.noise.values()
-        found = self._answer(given, "random")
+        found = self._predict_batch(given, "random")
         squared = (y - np.asarray(found.mean)) ** 2 / (np.asarray(found.std) ** 2 + noise.start**2)
         return np.asarray(kernel.scale(jnp.asarray(np.where(known, squared, 0)))).min(1)
 
     def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
-        # Found on ten inputs; a function of few has as much to say, and each of its inputs more.
+        # Found on ten inputs; a function of fewer varies as much, and more with each of its inputs.
         wide = max(0.1, 0.3 / math.sqrt(inputs))
         last = Dense(outputs, sigma=SIGMA, weight_prior=wide, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, GaussianObservation(sigma=LearnNoise(start=0.5))
@@ -250,9 +251,9 @@ class GBPRegressor(RegressorMixin, GBPEstimator):
 
         - `return_std`: also the standard deviation of an observation: uncertainty of the parameters, and noise.
         """
-        mean = np.asarray(self._ask(X, "fixed").mean, float) * self._y_scale + self._y_mean
+        mean = np.asarray(self._predict_table(X, "fixed").mean, float) * self._y_scale + self._y_mean
         mean = mean[:, 0] if self._flat else mean
         if not return_std:
             return mean
-        std = np.asarray(self._ask(X, "random").std, float) * self._y_scale
+        std = np.asarray(self._predict_table(X, "random").std, float) * self._y_scale
         return mean, np.hypot(std[:, 0] if self._flat else std, self.noise_)

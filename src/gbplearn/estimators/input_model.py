@@ -1,4 +1,4 @@
-"""What inputs look like: one Gaussian for all of them, learnt from examples of which parts are missing."""
+"""`InputModel`: one Gaussian for all inputs, learnt from examples of which parts may be missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 Inputs = Float[np.ndarray, "examples inputs"]
-Seen = Bool[np.ndarray, "examples inputs"]
+Mask = Bool[np.ndarray, "examples inputs"]
 
 # More inputs than these are taken for independent of each other.
 MOST_JOINT = 1024
@@ -47,48 +47,48 @@ class InputModel:
             return (_PRIOR_COUNT + self.squares) / total - m * m
         return (_PRIOR_COUNT * np.eye(len(m)) + self.squares) / total - np.outer(m, m)
 
-    def learnt(self, x: Inputs, seen: Seen, weight: Float[np.ndarray, " examples"], rounds: int = 10) -> InputModel:
-        """What is known with more examples: `rounds` of EM if some of their parts are missing."""
+    def learnt(self, x: Inputs, observed: Mask, weight: Float[np.ndarray, " examples"], rounds: int = 10) -> InputModel:
+        """The model with more examples: by `rounds` of EM if some of their parts are missing."""
         out, x = copy.copy(self), (x - self.shift) / self.scale
-        for _ in range(1 if seen.all() else rounds):
-            filled, extra = out._expected(x, seen, weight)
+        for _ in range(1 if observed.all() else rounds):
+            filled, extra = out._expected(x, observed, weight)
             wide = weight[:, None] * filled
             squares = filled.T @ wide + extra if self.joint else (filled * wide).sum(0) + extra
             out.count, out.sum = self.count + weight.sum(), self.sum + wide.sum(0)
             out.squares = self.squares + squares
         return out
 
-    def _expected(self, x: Inputs, seen: Seen, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _expected(self, x: Inputs, observed: Mask, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`E[x_n]`, and the sum of `w_n cov[x_n]`."""
-        out, extra = np.where(seen, x, 0), np.zeros_like(self.squares)
+        out, extra = np.where(observed, x, 0), np.zeros_like(self.squares)
         if not self.joint:
             variance = self.covariance
-            return np.where(seen, x, self.mean), ((~seen) * weight[:, None]).sum(0) * variance
+            return np.where(observed, x, self.mean), ((~observed) * weight[:, None]).sum(0) * variance
         precision, mean = np.linalg.inv(self.covariance), self.mean
-        for n in np.flatnonzero(~seen.all(1)):
-            out[n], u, covariance = _given(precision, mean, x[n], seen[n])
+        for n in np.flatnonzero(~observed.all(1)):
+            out[n], u, covariance = _conditional(precision, mean, x[n], observed[n])
             extra[np.ix_(u, u)] += weight[n] * covariance
         return out, extra
 
-    def fill(self, x: Inputs, seen: Seen) -> tuple[Inputs, Inputs]:
+    def fill(self, x: Inputs, observed: Mask) -> tuple[Inputs, Inputs]:
         """Means and standard deviations of all inputs given those that were observed (of these: 0)."""
         if not self.joint:
             usual = self.shift + self.scale * self.mean, self.scale * np.sqrt(self.covariance)
-            return np.where(seen, x, usual[0]), np.where(seen, 0, usual[1])
+            return np.where(observed, x, usual[0]), np.where(observed, 0, usual[1])
         mean, std = np.array(x), np.zeros(x.shape)
         precision = np.linalg.inv(self.covariance)
-        for n in np.flatnonzero(~seen.all(1)):
-            told, u, covariance = _given(precision, self.mean, (x[n] - self.shift) / self.scale, seen[n])
-            mean[n, u] = self.shift[u] + self.scale[u] * told[u]
+        for n in np.flatnonzero(~observed.all(1)):
+            filled, u, covariance = _conditional(precision, self.mean, (x[n] - self.shift) / self.scale, observed[n])
+            mean[n, u] = self.shift[u] + self.scale[u] * filled[u]
             std[n, u] = self.scale[u] * np.sqrt(np.diagonal(covariance))
         return mean, std
 
 
-def _given(
-    precision: np.ndarray, mean: np.ndarray, x: np.ndarray, seen: np.ndarray
+def _conditional(
+    precision: np.ndarray, mean: np.ndarray, x: np.ndarray, observed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An example with its missing inputs at their means, which they are, and their covariance."""
-    (u,), (o,) = np.nonzero(~seen), np.nonzero(seen)
+    """An example with its missing inputs at their means given the others; where they are, and their covariance."""
+    (u,), (o,) = np.nonzero(~observed), np.nonzero(observed)
     covariance = np.linalg.inv(precision[np.ix_(u, u)])
     out = np.array(x)
     out[u] = mean[u] - covariance @ (precision[np.ix_(u, o)] @ (x[o] - mean[o]))

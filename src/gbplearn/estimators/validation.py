@@ -1,4 +1,4 @@
-"""Tables as users of scikit-learn have them: weights, labels and values, checked; what is equal put together."""
+"""Checks of the tables that users of scikit-learn give: weights, labels, values; equal examples are put together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def roomy(n: int) -> int:
 
 def moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column, without NaN; 1 where nothing varies."""
-    seen = ~np.isnan(values)
-    total = np.maximum((weight[:, None] * seen).sum(0), np.finfo(float).tiny)
-    wide = weight[:, None] * np.where(seen, values, 0)
+    observed = ~np.isnan(values)
+    total = np.maximum((weight[:, None] * observed).sum(0), np.finfo(float).tiny)
+    wide = weight[:, None] * np.where(observed, values, 0)
     mean = wide.sum(0) / total
-    off = np.where(seen, values - mean, 0)
+    off = np.where(observed, values - mean, 0)
     std = np.sqrt((weight[:, None] * off**2).sum(0) / total)
-    rounding = 10 * np.finfo(float).eps * np.abs(np.where(seen, values, 0)).max(0)
+    rounding = 10 * np.finfo(float).eps * np.abs(np.where(observed, values, 0)).max(0)
     return mean, np.where(std > rounding, std, 1.0)
 
 
@@ -160,6 +160,6 @@ def _check_length(y: np.ndarray, count: int) -> None:
 
 
 def check_some(known: np.ndarray, weight: np.ndarray) -> None:
-    """Whether there is something to learn from."""
+    """A `ValueError` if there is no label to learn from."""
     if not (known & (weight > 0)).any():
         raise ValueError("y has no label at all: at least some examples, of a weight that is not 0, must have one")

@@ -1,1 +1,1 @@
-"""Files: checkpoints, pose graphs."""
+"""Reads and writes files: checkpoints of learners, and pose graphs."""

@@ -1,8 +1,8 @@
 """Checkpoints: a learner as one safetensors file.
 
 Tensors are `eta` and `lam` of every parameter's `posterior/...` and original `prior/...`, and of `input_prior`; the
-facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `sealed_file`; what it
-holds of batches before: `checkpoint_history`.)
+facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `container`; how it
+holds the history of batches: `checkpoint_history`.)
 
 Everything is checked before it is used, and shapes against what the network needs before anything is allocated.
 """
@@ -53,7 +53,7 @@ _COUNTS = tuple(_MOST)
 
 
 class CheckpointError(ValueError):
-    """A file is no checkpoint, or a damaged one; the text, one line, says which file and what is wrong."""
+    """A file is no checkpoint, or a damaged one; the text, one line, names the file and what is wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +137,8 @@ def describe(path: Path) -> str:
         for name in held.net.parameters(held.input_shape):
             eta, lam = (held.tensors[f"posterior/{name}/{part}"] for part in ("eta", "lam"))
             mean, std, before = eta / lam, lam**-0.5, held.tensors[f"prior/{name}/lam"] ** -0.5
-            told = f"means {mean.min():.3g} ... {mean.max():.3g}, std {std.mean():.3g} (prior {before.mean():.3g})"
-            lines.append(f"parameter {name} {'x'.join(map(str, eta.shape))}: {told}")
+            moments = f"means {mean.min():.3g} ... {mean.max():.3g}, std {std.mean():.3g} (prior {before.mean():.3g})"
+            lines.append(f"parameter {name} {'x'.join(map(str, eta.shape))}: {moments}")
         return "\n".join(map(_printable, lines))
 
 
@@ -170,7 +170,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
-    """A learner as the bytes of a file; a `ValueError` says what cannot be saved."""
+    """A learner as the bytes of a file; a `ValueError` names what cannot be saved."""
     try:
         from safetensors.numpy import save as to_bytes
     except ImportError:
@@ -321,13 +321,13 @@ def _expected(
         f"{_INPUT_PRIOR}/eta": Expected(either, prior),
         f"{_INPUT_PRIOR}/lam": Expected(either, prior, 0.0, limits.precisions[1]),  # nothing need be known of an input
     }
-    parameters, said = net.parameters(shape), "taught/"
+    parameters, contribution = net.parameters(shape), "taught/"
     known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
     for name in (*known, *checkpoint_history.names_in(history, parameters)):
-        of = parameters[name.split("/", 2)[2] if name.startswith(said) else name.split("/", 1)[1]]
+        of = parameters[name.split("/", 2)[2] if name.startswith(contribution) else name.split("/", 1)[1]]
         out[f"{name}/eta"] = Expected((_DTYPES[limits.dtype],), of.shape)
-        # What a batch has said need not be a density.
-        bounds = () if name.startswith(said) else limits.precisions
+        # The contribution of a batch need not be a density.
+        bounds = () if name.startswith(contribution) else limits.precisions
         out[f"{name}/lam"] = Expected((_DTYPES[limits.dtype],), of.shape, *bounds)
     return out
 

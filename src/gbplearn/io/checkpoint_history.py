@@ -1,6 +1,6 @@
-"""The history of a learner in a checkpoint: facts about its batches, and tensors of what they said.
+"""The history of a learner in a checkpoint: records of its batches as JSON, and their contributions as tensors.
 
-Tensors are `taught/NUMBER/PARAMETER` of every batch that can be forgotten, and `before/PARAMETER`.
+Tensors are `taught/NUMBER/PARAMETER`, the contribution of every batch that can be forgotten, and `before/PARAMETER`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ def facts_of(history: History) -> dict[str, Any]:
     before = history.before
     return {
         "record": history.keeps,
-        "batches": [[getattr(told, name) for name in _FIELDS] for told in history.entries],
-        "noise": {
-            str(n): {name: list(v) for name, v in said.noise.items()} for n, said in history.contributions.items()
-        },
+        "batches": [[getattr(record, name) for name in _FIELDS] for record in history.entries],
+        "noise": {str(n): {name: list(v) for name, v in c.noise.items()} for n, c in history.contributions.items()},
         "count": history.count,
         "statistics": {
             "earlier": to_json(history.earlier, "statistics"),
-            "taught": {str(n): to_json(said.statistics, "statistics") for n, said in history.contributions.items()},
+            "taught": {str(n): to_json(c.statistics, "statistics") for n, c in history.contributions.items()},
         },
         "before": None
         if before is None
@@ -43,14 +41,14 @@ def facts_of(history: History) -> dict[str, Any]:
 
 def tensors_of(history: History) -> dict[str, Gaussian]:
     """The Gaussians, by the names that `names_in` gives them."""
-    out = {f"taught/{n}/{name}": g for n, said in history.contributions.items() for name, g in said.beliefs.items()}
+    out = {f"taught/{n}/{name}": g for n, c in history.contributions.items() for name, g in c.beliefs.items()}
     if history.before is not None:
         out |= {f"before/{name}": g for name, g in history.before.beliefs.items()}
     return out
 
 
 def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, int]) -> dict[str, Any]:
-    """Facts that were read; a `ValueError` says what is wrong with them.
+    """Facts that were read, checked; a `ValueError` names what is wrong with them.
 
     **Arguments:**
 
@@ -66,7 +64,7 @@ def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, 
         raise ValueError(f"history: more than {MOST:,} batches")
     check_whole(count, "history: count", least=len(rows), most=most["batches"])
     batches = [_record(row, number) for number, row in enumerate(rows, count - len(rows))]
-    kept = [str(told.batch) for told in batches if told.recorded and not told.forgotten]
+    kept = [str(record.batch) for record in batches if record.recorded and not record.forgotten]
     noise = {}
     check_names(as_dict(facts["noise"], "history: noise"), tuple(kept), "history: noise")
     for number, by_layer in facts["noise"].items():
@@ -94,7 +92,7 @@ def checked(data: Any, noisy: Iterable[str], limits: Limits, most: Mapping[str, 
 
 
 def _statistics(data: Any, kept: tuple[str, ...]) -> dict[int | None, BatchStatistics]:
-    """What the examples of batches were like, by number; None for all others. Older files do not say."""
+    """Statistics of batches by their numbers; under None those of all others. Older files have none."""
     if data is None:
         return {None: BatchStatistics(), **{int(n): BatchStatistics() for n in kept}}
     what = "history: statistics"

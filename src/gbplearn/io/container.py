@@ -1,4 +1,4 @@
-"""Safetensors files with a checksum, and their checks.
+"""The container of a checkpoint: a safetensors file with a checksum, and its checks.
 
 The file begins with the length of its header (8 bytes, little-endian), then the header (JSON): name, type, shape and
 place of every tensor, and under `__metadata__` two strings, `gbplearn` (JSON again) and `sha256`, of the whole file
@@ -42,7 +42,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def _digest_place(head: bytes) -> int:
-    # In a JSON string quotation marks are escaped: no other value can look like this.
+    # In a JSON string quotation marks are escaped: no other value can match this.
     found = [m.start(1) for m in _DIGEST.finditer(head)]
     if len(found) != 1:
         raise ValueError("it has no checksum: no checkpoint of gbplearn")
@@ -87,7 +87,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def unsealed(data: bytes) -> tuple[dict[str, Any], dict[str, Any], memoryview]:
-    """The facts under `gbplearn`, what the header says of the tensors, and their bytes; the checksum fits."""
+    """The facts under `gbplearn`, the header's entries of the tensors, and their bytes; the checksum fits."""
     length = _header_length(data)
     head = data[: 8 + length]
     entries = _json(str(head[8:], "utf-8"))

@@ -1,7 +1,7 @@
 """Pose graphs in the text formats of g2o and TORO: what SLAM programs exchange.
 
 VERTEX_SE2 id x y heading                            a pose in the plane
-EDGE_SE2 i j x y heading I11 I12 I13 I22 I23 I33     pose j as seen from pose i, and its information matrix
+EDGE_SE2 i j x y heading I11 I12 I13 I22 I23 I33     pose j in the frame of pose i, and its information matrix
 VERTEX_SE3:QUAT id x y z qx qy qz qw                 the same in space
 EDGE_SE3:QUAT i j x y z qx qy qz qw I11 I12 ... I66
 FIX id ...                                           poses that are known
@@ -64,7 +64,7 @@ _ROUNDED = 0.01
 _SOUND = 1e-10
 # if it is smaller, but not below this, a matrix was rounded that was positive definite,
 _ROUNDING = -1e-5
-# and this is as good as any eigenvalue that the digits of the file cannot tell from it.
+# and this is as good as any other eigenvalue that would be rounded to the same digits.
 _RAISED = 1e-6
 
 
@@ -78,7 +78,7 @@ class _Edge(NamedTuple):
 def read_g2o(path: str | Path) -> PoseGraph:
     """Read a pose graph, as g2o (`.g2o`) or TORO (`.graph`) has it.
 
-    A `ValueError` says what is wrong with the file, and in which line. Poses keep the order of the file. Lines that
+    A `ValueError` names what is wrong with the file, and the line. Poses keep the order of the file. Lines that
     begin with `#` or `PARAMS_` are passed over; landmarks and other kinds of edges are refused.
 
     If the file holds edges alone, poses come in the order of their numbers, and start where the edges between

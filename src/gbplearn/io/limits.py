@@ -1,4 +1,4 @@
-"""Which numbers inference can compute with, of those that a file may hold."""
+"""Limits of the numbers in a checkpoint: which of them inference can compute with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers, schedules and other settings as plain data (what JSON can hold), and back.
+"""Converts layers, schedules and other settings to JSON data, and back.
 
 An object is a dictionary `{type: {field: value}}`. What comes back is made by the constructors of a fixed list of
 types, which check what they are given; data from a stranger cannot name anything else.
@@ -75,7 +75,7 @@ _LARGEST = 2**63
 
 
 def to_json(value: Any, what: str) -> Any:
-    """A value as plain data; a `ValueError` names `what` cannot be."""
+    """A value as JSON data; a `ValueError` names `what` cannot be saved."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (np.generic, np.ndarray, Array)) and value.ndim == 0:
@@ -100,7 +100,7 @@ def from_json(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: b
 
     **Arguments:**
 
-    - `what`: for the `ValueError` that says what is wrong.
+    - `what`: the name of the value in a `ValueError`.
     - `known`: types that may be named.
     - `lists`: whether it may be a list.
     """

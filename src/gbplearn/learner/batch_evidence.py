@@ -1,16 +1,16 @@
-"""How likely a batch was, given all batches before it.
+"""The log evidence of a batch: how likely it was, given all batches before it.
 
-With `Z(a)` the integral of all factors with `a` observed, parameters included, which have what was known of them before
-the batch,
+Let `Z(a)` be the integral of all factors with `a` observed, over parameters too, whose priors are the beliefs before
+the batch. Then
 
     targets that are values                        log p(y | x) = log Z(x, y) - log Z(x)
     inputs that a generative layer explains, too   log p(x, y) = log Z(x, y) - log Z()
 
 as `Predictor.log_evidence` has it with known parameters: the priors of activations are factors too, so that without
-observations the integral is not 1 for forward layers. All examples of the batch together, in which what one teaches
-helps to predict the next; Bethe's approximation, exact on trees of linear layers.
+observations the integral is not 1 for forward layers. It is of all examples of the batch together: what is learnt from
+one helps to predict the next. Bethe's approximation, exact on trees of linear layers.
 
-Of classes it is the probability that was predicted for them, example by example:
+For classes it is the log probability that was predicted for them, example by example:
 
     log p(y | x) = sum_n w_n sum_c y_nc log E[softmax_c(f_n)]
 
@@ -42,7 +42,7 @@ def log_evidence_of_batch(
     **Arguments:**
 
     - `result`: of learning from the batch; `batch`: with its padding.
-    - `before`: what was known of the parameters.
+    - `before`: beliefs of the parameters before the batch.
     - `seed`: that the batch was learnt with.
     """
     net = predictor.net
@@ -52,7 +52,7 @@ def log_evidence_of_batch(
         if classes:
             return out
         if batch.y is not None:
-            # Examples without a label told a feed-forward network nothing.
+            # A feed-forward network has learnt nothing from examples without a label.
             inputs = dataclasses.replace(batch, y=None, y_observed=None, weight=batch.label_weights)
             return result.log_evidence - _log_integral(predictor, result, inputs, before, seed)
     alone = dataclasses.replace(batch, y=None, y_observed=None)

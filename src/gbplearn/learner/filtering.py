@@ -1,4 +1,4 @@
-"""Filtering: the posterior of the parameters becomes their next prior (the paper's Section 3.4)."""
+"""`gbp.Filtering`: how the posterior of the parameters becomes their next prior (the paper's Section 3.4)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Filtering:
             ("forgetting", 0 < self.forgetting <= 1),
         ):
             if not sound:
-                asked = {"alpha": "in [0, 1]", "process_noise": ">= 0", "forgetting": "in (0, 1]"}[name]
-                raise ValueError(f"{name} must be a number {asked}, got {getattr(self, name)!r}")
+                expected = {"alpha": "in [0, 1]", "process_noise": ">= 0", "forgetting": "in (0, 1]"}[name]
+                raise ValueError(f"{name} must be a number {expected}, got {getattr(self, name)!r}")
 
     @property
     def trivial(self) -> bool:
@@ -52,24 +52,29 @@ class Filtering:
 
     def examples_known(
         self,
-        seen: int,
+        examples: int,
         batch: int,
         original: Mapping[str, Gaussian],
         posterior: Mapping[str, Gaussian],
         prior: Mapping[str, Gaussian],
     ) -> float:
-        """How many examples the prior of the next batch stands for: all that were seen, less what has been forgotten.
+        """How many examples the prior of the next batch stands for: all that were learnt from, less the forgotten ones.
 
-        If of what the posterior holds beyond the original prior a share `k` is kept each time, that is at most
-        `batch k / (1 - k)`.
+        Filtering keeps a share `k` of the precision that the posterior has beyond the original prior. If it does so
+        between any two batches, the prior stands for at most `batch k / (1 - k)` examples.
+
+        **Arguments:**
+
+        - `examples`: that were learnt from; `batch`: examples of the next batch.
+        - `original`, `posterior`, `prior`: before all batches, now, and of the next batch.
         """
-        if self.trivial or not seen:
-            return float(seen)
+        if self.trivial or not examples:
+            return float(examples)
         first, before, now = (
             sum(float(np.asarray(g.lam, float).sum()) for g in p.values()) for p in (original, posterior, prior)
         )
         kept = min(max((now - first) / (before - first), 0.0), 1.0) if before > first else 0.0
-        return min(seen * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
+        return min(examples * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
 
     def next_prior(self, posterior: Beliefs, original: Beliefs) -> Beliefs:
         """The prior of the next batch."""

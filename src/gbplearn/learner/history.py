@@ -1,4 +1,4 @@
-"""Which batches a learner has learnt from, and what each of them said."""
+"""The history of a learner: a record of every batch, and the contributions that `Learner.forget` divides by."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .posterior import Posterior
 from .report import Report
 from .unusual import BatchStatistics, joined
 
-# So many batches are remembered, and what so many of them have said: the last ones.
+# Records of so many batches are kept, and contributions of so many: those of the last ones.
 MOST, MOST_CONTRIBUTIONS = 10_000, 1_000
 _FORMERLY = {"taught": "contributions"}  # names of fields in older pickles
 # Of the precision before, in units of the last place: by so much it may seem to fall below the prior's.
@@ -27,7 +27,7 @@ _ROUNDING = 8
 
 @dataclasses.dataclass(frozen=True)
 class BatchRecord:
-    """A batch that was learnt from."""
+    """The record of a batch that was learnt from."""
 
     batch: int  # its number, from 0
     examples: int
@@ -41,9 +41,11 @@ class BatchRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """What a batch has said: its posterior divided by its prior; and of noise how many measurements, and squares.
+    """The contribution of a batch to the posterior: `forget` divides by it.
 
-    Also what its examples were like.
+    - `beliefs`: its posterior divided by its prior, by parameter.
+    - `noise`: by layer that learns its noise, the weight (measurements) and the squares that the batch added.
+    - `statistics`: of its examples.
     """
 
     beliefs: Beliefs
@@ -53,7 +55,7 @@ class Contribution:
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """What was known before the last batch, bit for bit."""
+    """What a learner knew before its last batch, bit for bit: beliefs, noise and caution."""
 
     beliefs: Beliefs
     noise: dict[str, LearnNoise]
@@ -62,7 +64,7 @@ class Before:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What there is to remember of a batch."""
+    """All that a history keeps of a batch; contribution and `before` are None if batches are not recorded."""
 
     record: BatchRecord
     contribution: Contribution | None
@@ -71,7 +73,7 @@ class Entry:
 
 
 class History:
-    """Records of all batches; with `record`, also what each of them said, and what was known before the last."""
+    """Records of all batches; with `record` also the contribution of each, and what was known before the last."""
 
     def __init__(self, record: bool, most: int = MOST, most_contributions: int = MOST_CONTRIBUTIONS):
         self.record, self.most, self.most_contributions = record, most, most_contributions
@@ -79,20 +81,20 @@ class History:
         self.entries: deque[BatchRecord] = deque(maxlen=most)
         self.contributions: dict[int, Contribution] = {}
         self.before: Before | None = None
-        self.earlier = BatchStatistics()  # of the batches that are not in `taught`
+        self.earlier = BatchStatistics()  # of the batches that have no contribution here
         self.statistics = BatchStatistics()  # of all batches that were learnt from
         self._aside: dict[int, BatchRecord] = {}
 
     @classmethod
     def keeping(cls, record: bool | int) -> History:
-        """As `Learner(record=)` asks for: the contributions of no batches, of the last 1,000, or of so many."""
+        """For `Learner(record=)`: keeps the contributions of no batches, of the last 1,000, or of so many."""
         if isinstance(record, bool) or not record:
             return cls(bool(record))
         return cls(True, most_contributions=int(record))
 
     @property
     def keeps(self) -> bool | int:
-        """What `keeping` was asked for."""
+        """The argument of `keeping`."""
         return self.record if self.most_contributions == MOST_CONTRIBUTIONS else self.record and self.most_contributions
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -122,40 +124,40 @@ class History:
         statistics: BatchStatistics,
         repeated: Collection[str] = (),
     ) -> Entry:
-        """What there is to remember of a batch, for `put`.
+        """The entry of a batch, for `put`.
 
         **Arguments:**
 
         - `report`: of the batch, which was accepted.
-        - `before`: what was known when it came; `given`: the prior that it was given; `after`: its posterior.
-        - `noise`, `learnt`: before and after it.
-        - `statistics`: what its examples were like.
-        - `repeated`: parameters that are the same as another one.
+        - `before`: what was known before it; `given`: its prior, after filtering; `after`: its posterior.
+        - `noise`, `learnt`: the noise before and after it.
+        - `statistics`: of its examples.
+        - `repeated`: parameters that are tied to another one, and are left out of `gained`.
         """
         of = report.examples, report.status.name, report.iterations, report.energy
         end, start = ({n: g for n, g in beliefs.items() if n not in repeated} for beliefs in (after, given))
-        told = BatchRecord(self.count, *of, sum(Posterior(end).diff(start).values(), 0.0), self.record)
+        record = BatchRecord(self.count, *of, sum(Posterior(end).diff(start).values(), 0.0), self.record)
         if not self.record:
-            return Entry(told, None, None, statistics)
-        said = {name: after[name] / given[name] for name in after}
+            return Entry(record, None, None, statistics)
+        ratios = {name: after[name] / given[name] for name in after}
         more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
-        return Entry(told, Contribution(said, more, statistics), before, statistics)
+        return Entry(record, Contribution(ratios, more, statistics), before, statistics)
 
     def begin_with(self, statistics: BatchStatistics) -> None:
-        """What the examples of batches were like of which no records are."""
+        """Set the statistics of the batches before, of which there are no records."""
         self.earlier = self.statistics = statistics
 
     def put(self, entry: Entry) -> None:
-        """The batch has been learnt from."""
-        told, said, self.before = entry.record, entry.contribution, entry.before
-        self.entries.append(told)
+        """Add the entry of a batch that has been learnt from."""
+        record, contribution, self.before = entry.record, entry.contribution, entry.before
+        self.entries.append(record)
         self.count += 1
         self.statistics = self.statistics.joined(entry.statistics)
-        if said is None:
+        if contribution is None:
             self.earlier = self.earlier.joined(entry.statistics)
             return
-        self.contributions[told.batch] = said
-        for old in [n for n in self.contributions if n <= told.batch - self.most_contributions]:
+        self.contributions[record.batch] = contribution
+        for old in [n for n in self.contributions if n <= record.batch - self.most_contributions]:
             self.earlier = self.earlier.joined(self.contributions.pop(old).statistics)
             self._replace(old, recorded=False)
 
@@ -164,64 +166,64 @@ class History:
         self.entries[place] = dataclasses.replace(self.entries[place], **changes)
 
     def check_recorded(self, batch: int) -> BatchRecord:
-        """A batch by its number; a `ValueError` says why it cannot be forgotten."""
+        """The record of a batch by its number; a `ValueError` if its contribution is not recorded."""
         first = self.count - len(self.entries)
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not first <= batch < self.count:
             raise ValueError(f"there is no batch {batch!r}: those from {first} to {self.count - 1} are remembered")
-        told = self.entries[batch - first]
-        if told.forgotten:
+        record = self.entries[batch - first]
+        if record.forgotten:
             raise ValueError(f"batch {batch} has been forgotten already")
-        if not told.recorded:
+        if not record.recorded:
             raise ValueError(f"batch {batch} was not recorded: Learner(..., record=True)")
-        return told
+        return record
 
     def without(
         self, batch: int, now: Before, prior: Mapping[str, Gaussian], filtering: Filtering
     ) -> tuple[Before, BatchRecord]:
-        """What would be known without a batch; a `ValueError` says why that cannot be told.
+        """What is known without a batch, and its record; a `ValueError` if the batch cannot be taken out.
 
         **Arguments:**
 
         - `now`: what is known; `prior`: what was known before all batches.
         """
-        told = self.check_recorded(batch)
+        record = self.check_recorded(batch)
         if self.before is not None and batch == self.count - 1:
-            return self.before, told
+            return self.before, record
         if not filtering.trivial:
             raise ValueError(
-                f"batch {batch} cannot be forgotten: with alpha, process_noise or forgetting, what it said has changed "
-                "since; only the batch learnt last can, once"
+                f"batch {batch} cannot be forgotten: with alpha, process_noise or forgetting, its contribution has "
+                "changed since; only the batch learnt last can, once"
             )
-        said, out = self.contributions[batch], {}
+        contribution, out = self.contributions[batch], {}
         for name, belief in now.beliefs.items():
-            left = belief / said.beliefs[name]
+            left = belief / contribution.beliefs[name]
             least, lam = prior[name].lam, np.asarray(left.lam)
             if not (lam >= least - _ROUNDING * np.finfo(lam.dtype).eps * np.asarray(belief.lam)).all():
                 raise ValueError(f"batch {batch} cannot be forgotten: '{name}' would be vaguer than its prior")
             out[name] = Gaussian(left.eta, jnp.maximum(left.lam, least))
         noise = {}
-        for name, (weight, squares) in said.noise.items():
+        for name, (weight, squares) in contribution.noise.items():
             rest = now.noise[name].weight - weight, now.noise[name].squares - squares
             if not min(rest) > 0:
                 raise ValueError(f"batch {batch} cannot be forgotten: the noise of '{name}' would be unknown")
             noise[name] = LearnNoise((rest[1] / rest[0]) ** 0.5, rest[0])
-        return Before(out, noise, now.caution), told
+        return Before(out, noise, now.caution), record
 
     def forget(self, batch: int) -> None:
-        """Note that a batch is forgotten, and drop what it said."""
+        """Mark a batch as forgotten, and drop its contribution."""
         self._replace(batch, forgotten=True)
         self.contributions.pop(batch, None)
-        self.statistics = joined([self.earlier, *(said.statistics for said in self.contributions.values())])
+        self.statistics = joined([self.earlier, *(c.statistics for c in self.contributions.values())])
         self.before = None
 
     def drop_records(self) -> None:
-        """Of all batches keep only that they were; none can be forgotten any more."""
+        """Drop all contributions: no batch so far can be forgotten any more."""
         self.contributions, self.before, self.earlier = {}, None, self.statistics
         kept = (dataclasses.replace(e, recorded=False) if e.recorded else e for e in self.entries)
         self.entries = deque(kept, maxlen=self.most)
 
     def go_back(self, batch: int) -> None:
-        """As if this batch, which is forgotten, were the last one; those after it are kept aside, for `skip_to`."""
+        """Make this batch, which is forgotten, the last one; records of those after it are set aside for `skip_to`."""
         self._aside = {e.batch: e for e in self.entries if e.batch > batch}
         while self.entries and self.entries[-1].batch > batch:
             self.entries.pop()

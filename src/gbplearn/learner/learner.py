@@ -1,4 +1,4 @@
-"""Learner: a network that learns from a stream, batch after batch."""
+"""`gbp.Learner`: learns a network from a stream of batches, predicts, infers what is missing, and forgets."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ _NOISE_ROUNDS = 4
 class LearnerState:
     """All that changes when a learner learns: what a checkpoint holds beside the settings.
 
-    - `prior`: what was known before all batches; `posterior`: what is known now.
+    - `prior`, `posterior`: beliefs of the parameters before all batches, and now.
     - `noise`: of observations that learn theirs.
     - `history`: of the batches.
     - `tied`: names of parameters that the user's factors tie; None: not known yet.
     - `sizes`: of batches that have been compiled.
     - `batches`, `examples`: that were learnt from; `failures`: batches that were not.
     - `caution`: how much more messages to parameters are damped, see `gbp.damping_for`.
-    - `note`: the user's own numbers and strings.
+    - `note`: numbers and strings of the user's.
     """
 
     prior: Beliefs
@@ -82,7 +82,7 @@ class LearnerState:
 
 
 class Learner:
-    """Learns a network from a stream of batches, each seen once: the posterior of one is the prior of the next.
+    """Learns a network from a stream of batches, each visited once: the posterior of one is the prior of the next.
 
     ```python
     learner = gbp.Learner(net, input_shape=(28, 28, 1))
@@ -91,31 +91,31 @@ class Learner:
     logits = learner.predict(images)
     ```
 
-    Threads may share a learner: changes (`update`, `forget`) and `save` wait for each other; predictions do not wait,
-    and know what was known when they began.
+    Threads may share a learner: changes (`update`, `forget`) and `save` wait for each other. Predictions do not wait:
+    they use the posterior as it was when they began.
 
     **Arguments:**
 
     - `net`: `gbp.Sequential(...)`.
-    - `input_shape`: of one example; not needed if the network knows.
+    - `input_shape`: of one example; not needed if the network has it.
     - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
     - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
         deviations.
     - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
-        follows from the size of the batch and from how much is known already (`gbp.damping_for`).
-    - `input_sigma`: standard deviation of noise on the inputs; None if they are what they are.
-    - `input_prior`: a Gaussian, what is known of an input that is not observed; by default `N(0, 1)`.
+        follows from the size of the batch and from the examples learnt from before (`gbp.damping_for`).
+    - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
+    - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
     - `parameters`: at prediction "fixed" at their means, or "random", with their uncertainty.
     - `factors`: `fn(graph)` adds factors of your own to every graph that is built, those of prediction too. Variables
         are named after the layers; the batch is the first axis of activations. Parameters that it ties, the same in
-        every graph, are one: their priors multiply, and `posterior` has what is known of it under each of its names.
+        every graph, are one: their priors multiply, and `posterior` has its belief under each of its names.
     - `unusual`: what to do with a batch that is far outside all that was learnt from (inputs over ten times larger,
         images without contrast, all of them equal, one number a hundred times larger than any before): "refuse" it, or
-        learn from it, with a warning ("warn") or without ("learn"). `report.unusual` says why. `learner.unusual =
-        "learn"` takes up a stream that has changed so much; what was learnt from is usual from then on.
+        learn from it, with a warning ("warn") or without ("learn"). `report.unusual` has the reasons. After a stream
+        has changed so much, set `learner.unusual = "learn"`: what was learnt from is usual from then on.
     - `record`: keep the contributions of the last 1,000 batches (or of as many as given), two numbers a parameter
-        each, so that `forget` can divide by them.
+        each, so that `forget` can divide the posterior by them.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
     - `seed`: of the random prior means, and of dropout and random schedules.
     """
@@ -179,7 +179,7 @@ class Learner:
 
     @property
     def state(self) -> LearnerState:
-        """All that it has learnt, as it is now: to go back there with `restore`."""
+        """All that it has learnt so far; `restore` goes back to it."""
         with self._swap:
             return LearnerState(
                 self.prior,
@@ -196,7 +196,7 @@ class Learner:
             )
 
     def restore(self, state: LearnerState) -> None:
-        """Know what a state holds, and nothing else."""
+        """Replace all that it has learnt by a state."""
         with self._swap:
             self.prior, self._posterior, self.noise = state.prior, state.posterior, state.noise
             self._history, self._tied, self._sizes = state.history.copy(), state.tied, list(state.sizes)
@@ -205,10 +205,10 @@ class Learner:
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # held by whoever changes the learner
-        self._swap = threading.Lock()  # held while what is known is read or replaced as a whole
+        self._swap = threading.Lock()  # held while the state is read or replaced as a whole
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy or a pickle, which has locks, and records, of its own."""
+        """For a copy or a pickle, which has its own locks and its own history."""
         with self._swap:
             held = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_swap")}
             return {**held, "_sizes": list(self._sizes), "_history": self._history.copy()}
@@ -220,7 +220,7 @@ class Learner:
 
     @property
     def posterior(self) -> Posterior:
-        """What is known of each parameter, by name."""
+        """The belief of each parameter, by name."""
         return Posterior(self._posterior)
 
     @property
@@ -236,7 +236,7 @@ class Learner:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What every graph is told about the inputs, see `Sequential.graph`."""
+        """The argument `inputs` of `Sequential.graph`, for every graph of this learner."""
         return {
             "input_sigma": self.input_sigma,
             "input_prior": self.input_prior,
@@ -269,7 +269,7 @@ class Learner:
     ) -> Report:
         """Learn from a batch, after which it may be thrown away.
 
-        An example without a label teaches a feed-forward layer nothing: only generative layers learn from inputs alone.
+        Feed-forward layers learn nothing from an example without a label; generative layers learn from inputs alone.
 
         **Arguments:**
 
@@ -277,21 +277,21 @@ class Learner:
         - `y`: what the head observes: classes, or values.
         - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
             may be anything, NaN included.
-        - `x_prior`: what is known of each input that is not observed, where a feed-forward network holds it while it
-            learns; by default the learner's `input_prior`, which the labels may change.
+        - `x_prior`: belief of each input that is not observed. A feed-forward network holds such inputs at it while it
+            learns. By default they have the learner's `input_prior`, and are inferred, from the labels too.
         - `sample_weight`: of each example; 2 counts like two of it.
-        - `want`: also tell what is now believed of this batch, as `report.belief`: of its "input" (of a noisy frame:
-            the clean one), its "output", or the outputs of a layer by its name.
-        - `evidence`: also tell how likely this batch was, given all before it, as `report.log_evidence`: of classes,
-            the logarithm of the probabilities that were predicted for them; of values, and of inputs that a generative
-            layer explains, a log density (with `sample_weight` of 0 and 1 only: an example of weight 2 is learnt from
-            like two, but its density is not that of two). It takes another inference, or a prediction.
-        - `carry`: layers without parameters, such as `Upsample2D`, by name, whose messages the report is to hold
-            (`report.carried`), for the next batch to begin with if it resembles this one, as frames of a video do.
-        - `carried`: such messages of the batch before, which had the same size.
+        - `want`: a variable whose belief the report is to hold (`report.belief`): the "input" (of a noisy frame: the
+            clean one), the "output", or the outputs of a layer by its name.
+        - `evidence`: also compute how likely this batch was, given all before it (`report.log_evidence`): for classes,
+            the logarithm of the probabilities that were predicted for them; for values, and for inputs that a
+            generative layer explains, a log density (with `sample_weight` of 0 and 1 only: an example of weight 2 is
+            learnt from like two, but its density is not that of two). It takes another inference, or a prediction.
+        - `carry`: layers without parameters, such as `Upsample2D`, by name. The report holds their messages
+            (`report.carried`), which can warm-start the next batch, if it resembles this one as frames of a video do.
+        - `carried`: messages that warm-start this batch: `report.carried` of the batch before, of the same size.
 
-        **Returns:** a report. If inference ended badly, or if the batch is unusual and such are refused,
-        `report.accepted` is False and the posterior as it was before.
+        **Returns:** a report. If inference ended badly, or if the batch is unusual and such batches are refused,
+        `report.accepted` is False, and the posterior is as it was before.
         """
         wanted = None if want is None else variable_name(self.net, want)
         check_warm_layers(self.net.places, self.prior, (*carry, *(carried or {})))
@@ -343,12 +343,17 @@ class Learner:
         batch: Batch,
         before: Beliefs,
         noise: Mapping[str, LearnNoise],
-        carried: Mapping[str, Any] | None = None,
+        initial: Mapping[str, Any] | None = None,
     ) -> tuple[Result, Batch]:
-        """Infer the parameters from a batch, with what was known of them before; the posterior does not change.
+        """Infer the parameters from a batch, given their beliefs before it; the posterior does not change.
 
         The batch is padded to a size that has been compiled, and refused (`MemoryError`) if it needs more memory than
         there is.
+
+        **Arguments:**
+
+        - `before`, `noise`: the prior of the parameters, and the noise, before this batch.
+        - `initial`: messages of layers that warm-start it, by name.
 
         **Returns:** the result, and the batch with its padding.
         """
@@ -360,7 +365,7 @@ class Learner:
         check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
         new = self.expect_size(size)
         padded = batch.padded(size)
-        # One round is enough where more measurements than those of the batch have taught the noise already.
+        # One round is enough if the noise has been learnt from more measurements than the batch has.
         rounds = 1 if all(n.weight > batch.size for n in noise.values()) else _NOISE_ROUNDS
         try:
             result = net.learn(
@@ -371,7 +376,7 @@ class Learner:
                 seed=self.seed + self.batches,
                 dtype=self.dtype,
                 throw=False,
-                carried=carried,
+                carried=initial,
                 **({"rounds": min(rounds, self.options["iterations"])} if noise else {}),
                 **self.infer_options(batch, before),
             )
@@ -396,11 +401,11 @@ class Learner:
         if out["tolerance"] is None:
             out |= {"tolerance": 1e-3, "settled": SETTLED}
         if out["damping"] is None:
-            # Without a label an example has nothing to teach a feed-forward network.
-            all_teach = self.net.head is None or self.net.generative or self.factors is not None
-            teaching = max(1, batch.size if all_teach else round(batch.teaching))
-            known = self.filtering.examples_known(self.examples, teaching, self.prior, self._posterior, prior)
-            out["damping"] = damping_for(teaching, known, self.caution)
+            # A feed-forward network learns nothing from examples without a label.
+            count_all = self.net.head is None or self.net.generative or self.factors is not None
+            count = max(1, batch.size if count_all else round(batch.label_count))
+            known = self.filtering.examples_known(self.examples, count, self.prior, self._posterior, prior)
+            out["damping"] = damping_for(count, known, self.caution)
         return out
 
     def fit(self, batches: Iterable[Any], callbacks: Sequence[Any] = ()) -> Learner:
@@ -417,28 +422,28 @@ class Learner:
             if not callable(call):
                 raise TypeError(f"a callback must be callable or have on_batch(report), got {type(given).__name__}")
         evidence = any(getattr(getattr(c, "__self__", c), "needs_evidence", False) for c in callbacks)
-        silent = not calls
+        warn = not calls  # nobody else reads the reports
         for batch in progress(batches, "learn", status=lambda: f"{self.examples} examples"):
             report = self.update(**batch_arguments(batch), evidence=evidence)
             for call in calls:
                 call(report)
-            if silent and report.status is Status.UNUSUAL:  # nobody else would find out
-                silent = False
+            if warn and report.status is Status.UNUSUAL:
+                warn = False
                 warnings.warn(f"a batch was {report.message}; more may follow: see Learner(unusual=)", stacklevel=2)
         return self
 
     def history(self) -> list[BatchRecord]:
-        """The batches that were learnt from, in their order: the last 10,000."""
+        """Records of the batches that were learnt from, in their order: the last 10,000."""
         return list(self._history.entries)
 
     @locked
     def forget(self, batch: int, again: Iterable[Any] | None = None) -> None:
-        """Take back what a recorded batch has said (`record=True`): the posterior divided by its contribution.
+        """Forget a recorded batch (`record=True`): divide the posterior by its contribution.
 
-        The last batch is taken back bit for bit. What batches after it have said was said with it known: of others the
-        result is not that of a learner that never saw the batch, unless the posterior factorises, or unless the batches
-        after it are given `again`: then all of them are divided away, and these learnt anew. If a parameter would be
-        vaguer than its prior, a `ValueError` says so, and nothing changes.
+        The last batch is taken out bit for bit. The contribution of a batch depends on the batches before it. So if an
+        earlier batch is forgotten, the result is that of a learner that never had it only if the posterior factorises,
+        or if the batches after it are given `again`: then these are divided away, too, and learnt anew. If a parameter
+        would become vaguer than its prior, a `ValueError` is raised, and nothing changes.
 
         **Arguments:**
 
@@ -452,9 +457,9 @@ class Learner:
 
     @locked
     def divide_away(self, batch: int, least: Beliefs | None = None) -> None:
-        """Divide the posterior by the contribution of a recorded batch; a `ValueError` says why that cannot be.
+        """Divide the posterior by the contribution of a recorded batch; a `ValueError` if that is impossible.
 
-        **Arguments:** `least`: what is known without any recorded batch; by default the prior of the learner.
+        **Arguments:** `least`: beliefs without any recorded batch; by default the prior of the learner.
         """
         now = Before(self._posterior, self.noise, self.caution)
         left, record = self._history.without(batch, now, self.prior if least is None else least, self.filtering)
@@ -467,7 +472,7 @@ class Learner:
     def _forget_and_learn_again(self, batch: int, again: Iterable[Any]) -> None:
         """Divide by the contributions of a batch and of all after it, then learn those after it again.
 
-        All of it, or nothing: a copy does it, and on an error, or an interruption, the learner is what it was.
+        All of it, or nothing: it is done on a copy, so that an error or an interruption leaves the learner unchanged.
         """
         self._history.check_recorded(batch)
         later = [e for e in self._history.entries if e.batch > batch and not e.forgotten]
@@ -493,12 +498,12 @@ class Learner:
 
     @property
     def most_recorded(self) -> int:
-        """Contributions of so many batches are kept at most, if they are recorded."""
+        """The largest number of batches whose contributions are kept, if they are recorded."""
         return self._history.most_contributions
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record batches, inside; afterwards the records are dropped, unless the learner records anyway."""
+        """A context in which batches are recorded; contributions are dropped at its end, unless the learner records."""
         recorded, self._history.record = self._history.record, True
         try:
             yield
@@ -508,10 +513,10 @@ class Learner:
                 self._history.drop_records()
 
     def filter_once(self) -> None:
-        """From now on hand the posterior on as it is: what was to be forgotten has been, before the last batch.
+        """Switch filtering off, after it was applied before the last batch: from now on the posterior is the prior.
 
-        To go back before that batch would not be to go back before the forgetting: it can no longer be taken back bit
-        for bit.
+        The state before the last batch is dropped, since that was before the filtering, too: the batch can still be
+        divided away, but not bit for bit.
         """
         self.filtering = Filtering()
         self._history.before = None
@@ -527,9 +532,9 @@ class Learner:
         return batch
 
     def _share_tied(self, batch: Batch) -> None:
-        """Find out which parameters the user's factors tie: these have one prior, the product, under all their names.
+        """Give the parameters that the user's factors tie one prior, the product of theirs, under each of their names.
 
-        (Not before there is a batch: factors know it by its size.)
+        (When there is a batch: the factors may depend on its size.)
         """
         tied = tied_parameters(self.net.graph(batch, inputs=self.inputs, dtype=self.dtype), self.prior)
         with self._swap:
@@ -544,7 +549,7 @@ class Learner:
             self.prior, self._tied = prior, tied
 
     def predictor(self) -> Predictor:
-        """The network with all that is known now: later updates do not change it."""
+        """The network with the beliefs of now: later updates do not change it."""
         now = copy.copy(self)
         return Predictor(
             now.net,
@@ -573,7 +578,7 @@ class Learner:
         **Arguments:**
 
         - `x`, `x_observed`, `x_prior`: as `update`; any number of examples.
-        - `parameters`: "fixed" or "random"; by default as the learner was told.
+        - `parameters`: "fixed" or "random"; by default those of the learner.
         """
         batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
         return self.predictor().belief(batch, parameters)
@@ -591,8 +596,8 @@ class Learner:
     ) -> Gaussian:
         """The belief of inputs, outputs or any activation, given what was observed of inputs and targets.
 
-        Pixels that are missing are filled in by generative layers (`gbp.ConvTranspose2D`); a feed-forward first layer
-        can hardly say anything about them, and asking it warns.
+        Missing pixels are filled in by generative layers (`gbp.ConvTranspose2D`). A feed-forward first layer hardly
+        constrains them: to query the input then gives a warning.
 
         **Arguments:**
 
@@ -603,7 +608,7 @@ class Learner:
         """
         wanted = variable_name(self.net, want)
         if want == "input" and not explains_input(self.net):
-            warnings.warn("only the prior of the pixels answers: the first layer is not generative", stacklevel=2)
+            warnings.warn("only the prior of the pixels counts here: the first layer is not generative", stacklevel=2)
         if x is None:
             if y is None or x_observed is not None:
                 raise ValueError("query needs x or y" if y is None else "x_observed needs x")
@@ -637,14 +642,14 @@ class Learner:
     def uncertainty(
         self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
     ) -> Uncertainty:
-        """What is predicted, and which part of its uncertainty more data would take away; arguments as `predict`."""
+        """The prediction, and which part of its uncertainty more data would remove; arguments as `predict`."""
         batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
         return self.predictor().uncertainty(batch)
 
     def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
-        """Draws `(count, batch, ...)` of what would be observed: values with the noise of the head, or classes.
+        """Samples `(count, batch, ...)` of the targets: values with the noise of the head, or classes.
 
-        Each output of each example for itself, by its belief. `how` as `predict`.
+        Each output of each example is drawn by itself, from its belief. `how` as `predict`.
         """
         self.checked(x, **{name: how[name] for name in ("x_observed", "x_prior") if name in how})
         now = copy.copy(self)
@@ -681,7 +686,7 @@ class Learner:
     def load(cls, path: str | Path, *, factors: Callable[[FactorGraph], Any] | None = None) -> Learner:
         """Read what `save` wrote, checked: to go on with it is as if nothing had happened.
 
-        Raises a `gbp.CheckpointError` that says what is wrong with the file. Nothing in it is executed.
+        Raises a `gbp.CheckpointError` if anything is wrong with the file. Nothing in it is executed.
         """
         from ..io.checkpoint import load
 

@@ -1,4 +1,4 @@
-"""Methods of which one thread runs one at a time."""
+"""`locked`: a decorator for methods of an object of which only one may run at a time, whatever the thread."""
 
 from __future__ import annotations
 

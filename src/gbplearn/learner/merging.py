@@ -1,4 +1,4 @@
-"""Models that were trained apart, put together."""
+"""`gbp.merge`: fuses models that were trained apart, each on its own data, into one."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def merge(
 ) -> Learner | Posterior:
     """Fuse models that were trained apart, each on its own data, from one prior.
 
-    What each has learnt is its posterior divided by the prior; all of it is multiplied to the prior:
+    The contribution of each is its posterior divided by the prior; the prior is multiplied by all of them:
 
         p(w | all data) ∝ p(w)^(1 - n) p(w | data 1) ... p(w | data n)
         lam = sum_i lam_i - (n - 1) lam_0 ,   eta = sum_i eta_i - (n - 1) eta_0
 
-    That is exact where the posteriors factorise over the parameters, as Gaussians that stand here do; else it leaves
-    out what one model's data say about *combinations* of parameters, and that nonlinear layers were linearised in
-    different places.
+    That is exact if the true posteriors factorise over the parameters, as the Gaussians here do. Otherwise it neglects
+    the correlations that one model's data induce between parameters, and that nonlinear layers were linearised at
+    different points.
 
     **Arguments:**
 

@@ -1,8 +1,8 @@
-"""Examples in batches that are visited several times. What a batch has said is taken back before it is visited again.
+"""Several passes over the batches of a data set: a batch's contribution is divided away before it is visited again.
 
-So no example counts twice, however often it is visited. Where nothing moves any more is where messages on the graph of
-all examples at once would come to rest: only the order of messages is another one. It is the better one, because a
-small batch settles in some ten iterations, and a large one in thousands (see `gbp.damping_for`).
+So every example counts once, however often it is visited. The fixed point is that of messages on the graph of all
+examples at once: only the order of the messages differs. This order is the faster one, because a small batch settles in
+some ten iterations, and a large one in thousands (see `gbp.damping_for`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Part:
 
     @property
     def learnt(self) -> bool:
-        """Whether the posterior holds what it said."""
+        """Whether the posterior contains its contribution."""
         return self.report is not None
 
 
@@ -39,16 +39,17 @@ def learn_in_passes(
 ) -> tuple[list[Part], list[Report]]:
     """Learn from batches, each visited in every pass, until a pass hardly moves the parameters.
 
-    What a learner forgets between two batches (`gbp.Filtering`) it forgets here once, before the first of them. A batch
-    that ends badly is tried again in halves.
+    Filtering (`gbp.Filtering`), which a learner applies between any two batches, is applied once, before the first of
+    these. A batch whose inference ends badly is tried again in halves.
 
     **Arguments:**
 
     - `rows`: the examples of each batch.
     - `update`: learns from these examples by `learner.update`.
-    - `passes`: at most; more batches than a history records (`Learner.most_recorded`) are a stream, each visited once.
+    - `passes`: at most so many. If there are more batches than a history records (`Learner.most_recorded`), each is
+        visited once.
 
-    **Returns:** the parts in which it was learnt, and the reports of all visits.
+    **Returns:** the parts in which the examples were learnt from, and the reports of all visits.
     """
     filtering, before = learner.filtering, learner.state.posterior
     least = filtering.next_prior(before, learner.prior) if learner.batches else before
@@ -68,13 +69,16 @@ def learn_in_passes(
 def _visit(
     learner: Learner, part: Part, update: Callable[[np.ndarray], Report], least: Beliefs, reports: list[Report]
 ) -> list[Part]:
-    """Visit some examples; the parts that they are now."""
+    """Visit the examples of a part.
+
+    **Returns:** the parts that hold them now: one, or several if it was divided.
+    """
     held = learner.state
     if part.report is not None:
         assert part.report.batch is not None
         try:
             learner.divide_away(part.report.batch, least)
-        except ValueError:  # without it something would be vaguer than before all of them: its contribution stays
+        except ValueError:  # without it a parameter would be vaguer than before all batches: its contribution stays
             return [part]
     report = update(part.rows)
     reports.append(report)

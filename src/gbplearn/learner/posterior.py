@@ -1,4 +1,4 @@
-"""What is known of the parameters of a network: Gaussians by name, to compare and to take elsewhere."""
+"""`gbp.Posterior`: beliefs of the parameters of a network by name, to compare and to take elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Posterior(Mapping[str, Gaussian]):
-    """Gaussians of all parameters by name, such as `posterior["conv/weight"]`; it does not change any more."""
+    """Beliefs of all parameters by name, such as `posterior["conv/weight"]`; later updates do not change it."""
 
     def __init__(self, beliefs: Mapping[str, Gaussian]):
         self._beliefs = dict(beliefs)
@@ -61,7 +61,7 @@ class Posterior(Mapping[str, Gaussian]):
         return out
 
     def as_dict(self) -> dict[str, dict[str, np.ndarray]]:
-        """Plain NumPy arrays: `{name: {"mean": ..., "std": ...}}`."""
+        """As NumPy arrays: `{name: {"mean": ..., "std": ...}}`."""
         return {name: {"mean": np.asarray(g.mean), "std": np.asarray(g.std)} for name, g in self.items()}
 
 

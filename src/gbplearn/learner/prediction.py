@@ -1,4 +1,4 @@
-"""What a trained network predicts, by messages: the graph of the examples with the parameters known."""
+"""`Predictor`: predictions, queries and log evidence of a trained network, by messages with the parameters given."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .uncertainty import Uncertainty
 
 # Iterations that predict with a feed-forward network.
 SWEEPS = 5
-# Standard deviation of the prior of pixels about which only a generative layer is to speak.
+# Standard deviation of a prior of missing inputs that is as good as none: only generative layers constrain them.
 _WIDE = 1e3
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """A network with what is known of it at one time: whatever it is asked, messages infer.
+    """A network with the beliefs of its parameters at one time: infers predictions and queries by messages.
 
     **Arguments:**
 
     - `posterior`, `noise`: of the parameters, and of observations that learn their noise.
     - `inputs`: as `Sequential.graph`: noise and prior of inputs, the user's factors.
-    - `parameters`: "fixed" at their means or "random", where a call does not say.
+    - `parameters`: "fixed" at their means or "random", unless a call has its own choice.
     - `options`: of `gbp.infer` for a batch, given the prior of its parameters.
     - `sizes`: examples that are predicted at a time, see `network.batch.portions`.
     """
@@ -50,8 +50,8 @@ class Predictor:
     sizes: tuple[int, ...] = PREDICT_SIZES
 
     @property
-    def _joined(self) -> bool:
-        """Whether factors of the user's may join the examples of a batch."""
+    def _coupled(self) -> bool:
+        """Whether factors of the user's may couple the examples of a batch."""
         return self.inputs["factors"] is not None
 
     def belief(
@@ -81,7 +81,7 @@ class Predictor:
         explained `log Z(x, y) - log Z()`: the priors of activations are factors too, so that without observations it is
         not 1 for forward layers.
         """
-        if self._joined:
+        if self._coupled:
             raise ValueError("log_evidence: factors of your own may join the examples")
         if not explains_input(self.net):
             if batch.y is None:
@@ -100,12 +100,12 @@ class Predictor:
         return np.concatenate([r.log_evidence_by_example[:count] for r, count in self._results(batch, parameters)])
 
     def _log_integral_over_hidden(self, batch: Batch, parameters: str | None) -> np.ndarray:
-        """The same where only the layers speak about pixels that are not observed: their prior is as good as none."""
+        """The same with only the layers to constrain missing inputs: their prior is as good as none."""
         wide = over_hidden(batch)
         assert wide.x_observed is not None
         assert wide.x_prior is not None
         total = self._log_integral(wide, parameters)
-        # The graph also counts what is observed with its density under that prior, unless it is observed with noise.
+        # The graph also counts the density of observed inputs under that prior, unless they are observed with noise.
         noisy = self.net.observes_input or self.inputs["input_sigma"] is not None
         counted = np.where(wide.x_observed & noisy, 0, np.asarray(wide.x_prior.log_density(batch.x)))
         return total - counted.reshape(batch.size, -1).sum(1)
@@ -120,14 +120,14 @@ class Predictor:
             raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {how!r}")
         net = self.net
         # The user's factors know the batch by its size, so that it cannot be divided.
-        for portion, count in [(batch, batch.size)] if self._joined else portions(batch, self.sizes):
+        for portion, count in [(batch, batch.size)] if self._coupled else portions(batch, self.sizes):
             known = {name: n.start for name, n in self.noise.items() if name != net.head or portion.y is not None}
             graph = net.graph(
                 portion, parameters=how, beliefs=posterior, noise=known, inputs=self.inputs, dtype=self.dtype
             )
             # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle
             # it, for each batch the same number, so that no example depends on how long another one takes.
-            loops = net.generative or self._joined or portion.y is not None
+            loops = net.generative or self._coupled or portion.y is not None
             options = self.options(portion, posterior)
             result = infer(
                 graph,
@@ -177,14 +177,14 @@ class Predictor:
 
 
 def over_hidden(batch: Batch) -> Batch:
-    """With a prior of inputs that are not observed that is as good as none."""
+    """The batch with a prior of missing inputs that is as good as none."""
     observed = np.ones(batch.x.shape, bool) if batch.x_observed is None else batch.x_observed
     prior = Gaussian.from_moments(mean=np.zeros(batch.x.shape), std=_WIDE)
     return dataclasses.replace(batch, x_observed=observed, x_prior=prior)
 
 
 def variable_name(net: Sequential, want: str) -> str:
-    """The name in the graph of what is asked for: "input", "output", or the name of a layer."""
+    """The variable of a query: "input", "output", or the outputs of a layer by its name."""
     names = {"output": net.output, **{p.variable: p.variable for p in net.places}, "input": "input"}
     if want not in names:
         raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")

@@ -1,4 +1,4 @@
-"""What a learner says of an update."""
+"""`gbp.Report`: the outcome of one `Learner.update`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRAINED = 25.0
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """How an update went."""
+    """The outcome of an update: how inference ended, and whether the posterior was updated."""
 
     status: Status
     message: str  # the status with its circumstances
@@ -32,13 +32,13 @@ class Report:
     energies: dict[str, float]  # of each factor group
     guard: tuple[GuardEvent, ...]  # what the guard found and did
     trace: Trace  # residuals and energies of each factor group, iteration by iteration
-    belief: Gaussian | None = None  # of what `update(want=...)` asked for, if the batch was accepted
+    belief: Gaussian | None = None  # of the variable of `update(want=...)`, if the batch was accepted
     batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
-    carried: LayerMessages | None = None  # if `update(carry=...)` asked, messages of these layers
-    log_evidence: float | None = None  # if `update(evidence=True)` asked: log p(batch | batches before)
+    carried: LayerMessages | None = None  # messages of the layers of `update(carry=...)`, to warm-start the next batch
+    log_evidence: float | None = None  # with `update(evidence=True)`: log p(batch | batches before)
     energy_per_factor: dict[str, float] = dataclasses.field(default_factory=dict)  # twice the energy a measurement
     strained: tuple[str, ...] = ()  # layers that do not hold: there it is above 25
-    unusual: tuple[Unusual, ...] = ()  # in what the batch is far outside all that was learnt from
+    unusual: tuple[Unusual, ...] = ()  # reasons why the batch is far outside all that was learnt from
 
 
 def report_of(
@@ -52,7 +52,7 @@ def report_of(
     layers: Sequence[str],
     unusual: tuple[Unusual, ...],
 ) -> Report:
-    """Of a batch of so many examples, from how inference ended; `layers` are the names of those that should hold."""
+    """The report of a batch of so many examples, from the result of inference; `layers` are those that should hold."""
     trace, message, status = result.trace, result.message, result.status if accepted else Status.DIVERGED
     last = {n: float(e[-1]) for n, e in trace.energy.items() if len(e)}
     total = float(trace.total_energy[-1]) if len(trace.residual) else 0.0
@@ -86,7 +86,7 @@ def report_of(
 
 
 def refused_report(examples: int, unusual: tuple[Unusual, ...]) -> Report:
-    """Of a batch that no message was sent for."""
+    """The report of a batch that was refused before any message was sent."""
     message = f"{Status.UNUSUAL}: {'; '.join(map(str, unusual))}"
     nothing = Trace(np.zeros(0), {}, np.zeros(0), {})
     return Report(Status.UNUSUAL, message, False, examples, 0, 0.0, 0.0, {}, (), nothing, unusual=unusual)

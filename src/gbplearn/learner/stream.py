@@ -1,4 +1,4 @@
-"""Streams: batch after batch from any iterable, and an alarm when they are no longer what they were."""
+"""Streams of batches from any iterable, and `gbp.DriftAlarm`, which detects that their distribution has changed."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def batch_arguments(batch: Any) -> dict[str, Any]:
 
 
 class DriftAlarm:
-    """A callback of `Learner.fit`: says when the data are no longer what they were.
+    """A callback of `Learner.fit` that detects when the distribution of the data changes.
 
-    Each batch has its evidence, `log p(batch | all before)`, as `learner.update(evidence=True)` has it: as long as
-    nothing changes it stays, or grows with what is known. It falls when the world moves. The alarm is raised when the
-    evidence of an example lies `threshold` robust standard deviations below the median of the last `window` batches,
+    The evidence of a batch, `log p(batch | all before)` (`learner.update(evidence=True)`), stays the same or grows as
+    long as the distribution does not change, and falls when it does. The alarm is raised when the evidence of an
+    example lies `threshold` robust standard deviations below the median of the last `window` batches,
 
         e < median - threshold max(1.4826 median |e_i - median|, least)
 
-    and then begins anew, with the world as it is now. A batch that is refused as unusual (`Learner(unusual=)`) raises
-    it as well, and changes nothing.
+    and then a new window begins. A batch that is refused as unusual (`Learner(unusual=)`) raises it as well, and leaves
+    the window as it is.
 
     **Arguments:**
 
     - `threshold`: in standard deviations; > 0.
-    - `window`: batches that tell what is usual; >= 3.
+    - `window`: how many batches define what is usual; >= 3.
     - `least`: nats an example, the smallest standard deviation that is assumed.
     - `on_alarm`: called with the report; by default a warning.
 
@@ -74,7 +74,7 @@ class DriftAlarm:
         self.alarms: list[int | None] = []
 
     def on_batch(self, report: Report) -> None:
-        """Compare the evidence of a batch with what is usual."""
+        """Compare the evidence of a batch with that of the window."""
         if report.status is Status.UNUSUAL:
             self._raise(report, report.message)
             return

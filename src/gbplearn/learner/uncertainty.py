@@ -1,4 +1,4 @@
-"""Where the uncertainty of a prediction comes from."""
+"""`gbp.Uncertainty`: a prediction, with its uncertainty split by where it comes from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Batches that are far outside all that a learner has learnt from.
+"""Detects unusual batches: those that are far outside all that a learner has learnt from.
 
-What counts does not change if inputs are permuted, turned or mirrored, and is compared with the widest that was learnt
-from, by orders of magnitude: a stream may drift as far as it likes, step by step.
+The statistics do not change if inputs are permuted, turned or mirrored. They are compared with the range of the batches
+that were learnt from, by orders of magnitude: a stream may drift as far as it likes, step by step.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FACTOR, _DEVIATIONS, _OF_A_MEDIAN = 10.0, 6.0, 1.2533
 _LARGEST_FACTOR = 100.0
 # Nothing is unusual before so many examples, or of what a batch has one of, so many batches.
 _LEAST_EXAMPLES, _LEAST_BATCHES = 30, 5
-# How much examples differ is asked of batches of at least so many, where at least this share of them has been distinct.
+# Variety is checked in batches of at least so many examples, if at least this share of them has been distinct so far.
 _LEAST_TO_DIFFER, _DISTINCT = 8, 0.5
-# A row of few numbers may well be constant: contrast is asked of batches of at least so many.
+# A row of few numbers may well be constant: contrast is checked in batches of at least so many.
 _LEAST_NUMBERS = 50
 # Of the largest number: smaller ones count as this.
 _SMALLEST = 1e-6
@@ -37,7 +37,7 @@ _LARGEST_LOG = 700.0  # of which the exponential is a number
 
 
 class Oddity(enum.Enum):
-    """In what a batch is unusual; the values are what is measured, in the words that a user reads."""
+    """The statistic by which a batch is unusual; the values are its description in messages to users."""
 
     SCALE = "the root mean square of the inputs of a typical example"
     CONTRAST = "the standard deviation of the inputs within a typical example"
@@ -112,7 +112,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class BatchStatistics:
-    """What examples have been like, of one batch or of many.
+    """Statistics of the examples of one batch or of many.
 
     **Arguments:**
 
@@ -147,7 +147,7 @@ class BatchStatistics:
         )
 
     def unusual(self, batch: BatchStatistics) -> tuple[Unusual, ...]:
-        """Why a batch is far outside of what these are of."""
+        """The reasons, if any, why a batch is far outside of the batches that these statistics are of."""
         out = []
         if self.scale.count >= _LEAST_EXAMPLES and batch.scale.count:
             out.append(_beyond(Oddity.SCALE, self.scale, batch.scale, below=False))
@@ -178,27 +178,27 @@ def _beyond(oddity: Oddity, known: Spread, batch: Spread, below: bool) -> Unusua
     return Unusual(oddity, *(math.exp(min(v, _LARGEST_LOG)) for v in (batch.middle, learnt, bound)))
 
 
-def statistics_of(net: Sequential, batch: Batch, known: BatchStatistics, all_teach: bool = False) -> BatchStatistics:
-    """Of the examples of a batch that teach; of what was observed of them.
+def statistics_of(net: Sequential, batch: Batch, known: BatchStatistics, count_all: bool = False) -> BatchStatistics:
+    """Statistics of the examples of a batch that are learnt from, as far as they are observed.
 
     **Arguments:**
 
     - `known`: of the batches before.
-    - `all_teach`: examples without a label, too; else they have nothing to say to a feed-forward network.
+    - `count_all`: also of examples without a label; a feed-forward network otherwise learns nothing from these.
     """
     weight = np.ones(batch.size) if batch.weight is None else batch.weight
-    rows = (weight > 0) if all_teach or net.head is None or net.generative else batch.labelled
+    rows = (weight > 0) if count_all or net.head is None or net.generative else batch.labelled
     x = batch.x[rows].reshape(int(rows.sum()), math.prod(batch.x.shape[1:]))
-    seen = np.ones(x.shape, bool) if batch.x_observed is None else batch.x_observed[rows].reshape(x.shape)
-    there = seen.any(1)
-    x, seen = x[there], seen[there]
+    mask = np.ones(x.shape, bool) if batch.x_observed is None else batch.x_observed[rows].reshape(x.shape)
+    there = mask.any(1)
+    x, mask = x[there], mask[there]
     largest = max(float(x.max(initial=0.0)), -float(x.min(initial=0.0)))  # what is not observed is 0
     targets = _largest_target(net, batch, rows)
     unit = max(largest, known.largest_input)
     if not unit > 0:
         return BatchStatistics(largest_target=targets)
     x = x / unit  # squares are then no larger than 1
-    numbers, among = seen.sum(1), seen.sum(0)
+    numbers, among = mask.sum(1), mask.sum(0)
     squares = np.einsum("ij,ij->i", x, x) / numbers
     contrast = _deviations(x.sum(1), squares, numbers) if numbers.sum() >= _LEAST_NUMBERS else np.zeros(0)
     variety, distinct = np.zeros(0), 1.0

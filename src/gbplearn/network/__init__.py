@@ -1,4 +1,4 @@
-"""Layers put together to a network, and laid out as a factor graph for a batch."""
+"""Networks: layers in sequence, laid out as a factor graph for each batch."""
 
 from .sequential import Sequential
 

@@ -1,4 +1,4 @@
-"""A batch of examples as it enters a network: inputs, targets, and what of them was observed."""
+"""`Batch`: the inputs, targets, masks and weights of some examples; checks of them, and padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..layers.layer import Observation
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Checked numbers.
+    """A batch of examples, checked.
 
     **Arguments:**
 
@@ -26,7 +26,7 @@ class Batch:
     - `y`: what the head observes, as its `target` gives it; None without a head.
     - `y_observed`: which of them, `(B,)` for a class an example, or of the shape of `y`; None for all.
     - `weight`: of each example `(B,)`: 2 counts like two of it, 0 is padding; None for 1.
-    - `x_prior`: what is known of each input that is not observed, of the shape of `x`; None: what the network assumes.
+    - `x_prior`: belief of each input that is not observed, of the shape of `x`; None: the default of the network.
     """
 
     x: np.ndarray
@@ -43,38 +43,38 @@ class Batch:
 
     @property
     def labelled(self) -> np.ndarray:
-        """Rows of which anything is known about the target."""
+        """Mask `(B,)` of the examples of which any part of the target is observed, and whose weight is not 0."""
         if self.y is None:
             return np.zeros(self.size, bool)
-        seen = np.ones(self.size, bool) if self.y_observed is None else self.y_observed.reshape(self.size, -1).any(1)
-        return np.asarray(seen if self.weight is None else seen & (self.weight > 0))
+        mask = np.ones(self.size, bool) if self.y_observed is None else self.y_observed.reshape(self.size, -1).any(1)
+        return np.asarray(mask if self.weight is None else mask & (self.weight > 0))
 
     @property
     def label_weights(self) -> np.ndarray:
-        """The weight of each row; 0 where nothing is known about the target."""
+        """The weight of each example; 0 if it is not labelled."""
         return np.where(self.labelled, 1.0 if self.weight is None else self.weight, 0.0)
 
     @property
-    def teaching(self) -> float:
-        """How many examples there are of which anything is known about the target, by their weight."""
+    def label_count(self) -> float:
+        """How many examples are labelled, each counted by its weight."""
         return float(self.label_weights.sum())
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Some of the examples."""
+        """The examples from `start` to `stop`."""
         parts = (getattr(self, f.name) for f in dataclasses.fields(self))
         x, *rest = (None if a is None else a[start:stop] for a in parts)
         assert isinstance(x, np.ndarray)
         return Batch(x, *rest)
 
     def measured(self, head: bool) -> float:
-        """How many numbers were observed, by their weight: of the target, or of the input."""
-        values, seen = (self.y, self.y_observed) if head else (self.x, self.x_observed)
+        """How many numbers of the target (or of the input) were observed, each counted by the weight of its example."""
+        values, mask = (self.y, self.y_observed) if head else (self.x, self.x_observed)
         if values is None:
             return 0
         each = (
             values[0].size * np.ones(self.size)
-            if seen is None
-            else seen.reshape(self.size, -1).sum(1) * (values.size // seen.size)
+            if mask is None
+            else mask.reshape(self.size, -1).sum(1) * (values.size // mask.size)
         )
         return float(each.sum() if self.weight is None else each @ self.weight)
 
@@ -119,10 +119,10 @@ def as_inputs(x: Any, observed: Any, input_shape: Shape | None) -> tuple[np.ndar
         if not np.isfinite(x).all():
             raise ValueError("x holds NaN or infinity (say which are observed: x_observed=)")
         return x, None
-    seen = _as_mask(observed, x.shape, "x_observed")
-    if not np.isfinite(x[seen]).all():
+    mask = _as_mask(observed, x.shape, "x_observed")
+    if not np.isfinite(x[mask]).all():
         raise ValueError("x holds NaN or infinity where x_observed says observed")
-    return np.where(seen, x, 0), seen
+    return np.where(mask, x, 0), mask
 
 
 def as_weights(weight: Any, size: int) -> np.ndarray | None:
@@ -137,7 +137,7 @@ def as_weights(weight: Any, size: int) -> np.ndarray | None:
 
 
 def as_input_prior(prior: Gaussian | None, shape: Shape) -> Gaussian | None:
-    """What is known of inputs that are not observed, checked."""
+    """The belief of inputs that are not observed, checked."""
     if prior is None:
         return None
     if not isinstance(prior, Gaussian) or prior.block:
@@ -153,7 +153,7 @@ def as_input_prior(prior: Gaussian | None, shape: Shape) -> Gaussian | None:
 
 
 def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple[np.ndarray, np.ndarray | None]:
-    """What a head observes of variables of `shape`, and its mask."""
+    """The targets of a head that observes variables of `shape`, and their mask."""
     refuse_traced("y", y, observed)
     if observed is None:
         return layer.target(y, shape), None
@@ -163,18 +163,18 @@ def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple
         raise ValueError("y must be an array of numbers") from None
     if y.shape[:1] != shape[:1]:
         raise ValueError(f"y must have one row for each of the {shape[0]} examples, got shape {y.shape}")
-    seen = _as_mask(observed, y.shape, "y_observed")
+    mask = _as_mask(observed, y.shape, "y_observed")
     if layer.whole_rows:
-        rows = seen.reshape(shape[0], -1)
+        rows = mask.reshape(shape[0], -1)
         if (rows.any(1) != rows.all(1)).any():
             raise ValueError("y_observed: a class is observed or not, there is no half")
-        seen = np.asarray(rows.all(1))
-    fill = y[seen].reshape(-1, *y.shape[1:])[:1] if layer.whole_rows else np.zeros(1)
+        mask = np.asarray(rows.all(1))
+    fill = y[mask].reshape(-1, *y.shape[1:])[:1] if layer.whole_rows else np.zeros(1)
     if fill.size == 0:  # no label at all: any class will do, it has no weight
         fill = np.zeros((1, *y.shape[1:])) if y.ndim == 1 else np.full((1, *y.shape[1:]), 1 / y.shape[1])
-    wide = seen.reshape(seen.shape + (1,) * (y.ndim - seen.ndim))
+    wide = mask.reshape(mask.shape + (1,) * (y.ndim - mask.ndim))
     target = layer.target(np.where(wide, y, fill), shape)
-    return target, seen if layer.whole_rows else seen.reshape(target.shape)
+    return target, mask if layer.whole_rows else mask.reshape(target.shape)
 
 
 def _as_mask(observed: Any, shape: Shape, name: str) -> np.ndarray:
@@ -196,9 +196,9 @@ PREDICT_SIZES = (1, 10, 50, 200)
 
 
 def padded_size(n: int, known: Sequence[int]) -> int:
-    """What a batch is padded to with rows of no weight, so that changing sizes share a few compiled programs.
+    """The size that a batch is padded to, with rows of no weight: so batches of many sizes share few compiled programs.
 
-    A known size that wastes not too much; else a new one, a quarter above what was known before.
+    A known size, unless too much of it would be padding; else a new one, at least a quarter above the smaller ones.
     """
     fitting = [s for s in known if n <= s and (1 - _MOST_PADDING) * s <= n]
     if fitting:
@@ -208,7 +208,7 @@ def padded_size(n: int, known: Sequence[int]) -> int:
 
 
 def portions(whole: Batch, sizes: tuple[int, ...] = PREDICT_SIZES) -> Iterator[tuple[Batch, int]]:
-    """A batch to predict, part by part: each padded to one of `sizes`, and how many rows are no padding."""
+    """The parts in which a batch is predicted: each padded to one of `sizes`, and how many rows are no padding."""
     size = min(whole.size, sizes[-1])
     room = next(s for s in sizes if s >= size)
     for i in range(0, whole.size, size):

@@ -1,4 +1,4 @@
-"""What the graph of a network starts with: beliefs of its parameters, and values to linearise at first."""
+"""Initial values of the graph of a network: beliefs of its parameters, and points of the first linearisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .places import Place
 def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any] | None) -> dict[str, Gaussian]:
     """The beliefs of parameters among those given, checked.
 
-    A `Result` may also hold what is none of the parameters; other mappings may not.
+    A `Result` may also hold beliefs of other variables; other mappings may not.
     """
     out = {}
     for name, p in parameters.items():

@@ -1,4 +1,4 @@
-"""A network and a batch as a factor graph."""
+"""Lays out the factor graph of a network for a batch: all variables first, then the factors."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .places import INPUT, Place
 
 
 def default_input_prior() -> Gaussian:
-    """What is known of a pixel that is not observed, unless the caller says otherwise.
+    """The default prior of an input that is not observed.
 
     (A function: to import the package must not start JAX, which the user may still want to configure.)
     """
     return Gaussian.from_moments(mean=0.0, std=1.0)
 
 
-# Standard deviation of an observed input among others that are held at a belief.
-_AS_SEEN = 1e-3
+# Standard deviation of an observed input, where missing inputs of the same variable are held at a belief.
+_OBSERVED_STD = 1e-3
 
 
 def holds_inputs(places: Sequence[Place], batch: Batch) -> bool:
-    """Whether a batch teaches with its missing inputs held at what was known of them.
+    """Whether missing inputs are held at their prior belief (`FactorGraph.hold`) while a batch is learnt from.
 
-    A feed-forward network would explain labels by inputs that nobody has seen: of digits with 30 % of the pixels
-    missing, 92 % were then classified correctly, and 94 % with them held, where their uncertainty counts as noise.
+    Otherwise a feed-forward network would explain labels by inputs that were not observed: of digits with 30 % of the
+    pixels missing, 92 % were then classified correctly, and 94 % with them held. Their uncertainty counts as noise.
     """
     generative = any(isinstance(s.layer, Transform) and s.layer.generative for s in places)
     return batch.x_observed is not None and batch.x_prior is not None and not generative
@@ -45,7 +45,7 @@ def holds_inputs(places: Sequence[Place], batch: Batch) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that a graph is laid out from.
+    """All that a graph is laid out from, except the batch.
 
     **Arguments:**
 
@@ -54,10 +54,12 @@ class Plan:
     - `starts`: of parameters that do not start at the mean of their prior.
     - `activations`: where the forward pass starts them.
     - `observations`: the observation layers by name, with the noise to use.
-    - `learning`: parameters are learnt: an example with nothing observed above a layer then tells it nothing.
-    - `input_sigma`: noise of the inputs; None if they are what they are.
-    - `factors`: adds the user's own.
-    - `only_evidence`: also a batch without any target tells forward layers nothing.
+    - `learning`: parameters are learnt. In feed-forward layers examples without a label then have weight 0, unless a
+        factor of the user's is above them.
+    - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
+    - `input_prior`: belief of inputs that are not observed, unless the batch has its own.
+    - `factors`: adds the user's factors to the graph.
+    - `only_evidence`: a batch without any target counts as one without labels (see `learning`).
     """
 
     places: list[Place]
@@ -101,11 +103,11 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             own = {n.removeprefix(f"{place.name}/"): known[n] for n in _of_layer(place, plan.priors)}
             factor = place.layer.factor(place.name, known[before], own, known[place.variable])
             above = {s.variable for s in plan.places[i:]}
-            # Forward layers: where nothing is observed above, outputs have nothing to say but their prior, and that is
-            # not evidence. (A graph without any target is laid out as it stands, unless it is there to learn from.)
+            # If nothing above a feed-forward layer is observed, the messages from its outputs hold only their priors,
+            # which are not evidence. (A graph without any target is laid out as it stands, unless it is for learning.)
             learning = plan.learning and (batch.y is not None or plan.only_evidence)
-            silent = learning and not place.layer.generative and not (above & touched)
-            graph.add(_weighted(factor, batch.labelled if silent else None, batch))
+            needs_label = learning and not place.layer.generative and not (above & touched)
+            graph.add(_weighted(factor, batch.labelled if needs_label else None, batch))
             before = place.variable
         elif isinstance(place.layer, Relation):
             for factor in place.layer.factors(place.name, known[before]):
@@ -118,7 +120,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
 
 
 def tied_parameters(graph: FactorGraph, parameters: Iterable[str]) -> list[list[str]]:
-    """Names of parameters that are one variable, by the user's factors."""
+    """Names of parameters that the user's factors tie, so that they are one variable."""
     one = graph.tied
     groups: dict[str, list[str]] = {}
     for name in parameters:
@@ -127,9 +129,9 @@ def tied_parameters(graph: FactorGraph, parameters: Iterable[str]) -> list[list[
 
 
 def _count_once(graph: FactorGraph, plan: Plan) -> None:
-    """A belief that was given for parameters that are one variable is the belief of that one, under each of its names.
+    """Count a belief that is given for tied parameters once: it is that of one variable, under each of its names.
 
-    Priors of layers multiply when they are tied. A posterior has them in it, and must not be multiplied with itself.
+    Priors of layers multiply when they are tied. A posterior contains them, and must not be multiplied with itself.
     """
     for names in tied_parameters(graph, plan.priors):
         known = [name for name in names if name in plan.given]
@@ -146,7 +148,7 @@ def _count_once(graph: FactorGraph, plan: Plan) -> None:
 
 
 def _activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:
-    """Of an example that counts twice, it counts twice as well; one number for all where no example does."""
+    """The prior of activations: to the power of the weight of each example; one number if all weights are 0 or 1."""
     prior = Gaussian.from_moments(mean=0.0, std=std)
     if batch.weight is None or np.isin(batch.weight, (0, 1)).all():
         return prior
@@ -162,22 +164,22 @@ def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
     layer = plan.observations.get(plan.places[0].name)
     prior, x = None, batch.x
     if isinstance(layer, GaussianObservation):
-        # A plain observation of the input is a prior: the same density, without a group of its own to visit.
+        # With known Gaussian noise, an observation of the input is a prior: the same density, and no group to visit.
         prior = layer.as_prior(x)
     elif plan.input_sigma is not None:
         prior = Gaussian.from_moments(mean=x, std=plan.input_sigma)
     if batch.x_observed is not None:
         usual = default_input_prior() if plan.input_prior is None else plan.input_prior
-        unseen = (usual if batch.x_prior is None else batch.x_prior).broadcast_to(x.shape)
+        missing = (usual if batch.x_prior is None else batch.x_prior).broadcast_to(x.shape)
         if prior is None and layer is not None:  # it is observed by factors
-            prior = Gaussian.flat(x.shape, dtype=unseen.dtype)
-        prior = unseen if prior is None else prior.where(jnp.asarray(batch.x_observed), unseen)
+            prior = Gaussian.flat(x.shape, dtype=missing.dtype)
+        prior = missing if prior is None else prior.where(jnp.asarray(batch.x_observed), missing)
     graph.variable(INPUT, x.shape, start=x, prior=prior)
     if layer is None and plan.input_sigma is None:
         if plan.learning and holds_inputs(plan.places, batch):
             assert prior is not None
-            seen = jnp.asarray(batch.x_observed)
-            mean, std = jnp.where(seen, x, prior.mean), jnp.where(seen, _AS_SEEN, prior.std)
+            mask = jnp.asarray(batch.x_observed)
+            mean, std = jnp.where(mask, x, prior.mean), jnp.where(mask, _OBSERVED_STD, prior.std)
             graph.hold(INPUT, Gaussian.from_moments(mean=mean, std=std))
             return
         graph.observe(INPUT, x, batch.x_observed)
@@ -190,20 +192,20 @@ def _add_observation(
     if first:
         if isinstance(layer, GaussianObservation) and layer.as_prior(batch.x) is not None:
             return  # laid out as the prior
-        target, seen = batch.x, batch.x_observed
+        target, mask = batch.x, batch.x_observed
     else:
-        target, seen = batch.y, batch.y_observed
+        target, mask = batch.y, batch.y_observed
     if target is not None:
-        graph.add(_weighted(layer.factor(place.name, variable, target), seen, batch))
+        graph.add(_weighted(layer.factor(place.name, variable, target), mask, batch))
 
 
-def _weighted(factor: Factor, seen: np.ndarray | None, batch: Batch) -> Factor:
-    """A factor whose grid begins with the batch: what was seen of it, with the weight of each example."""
-    if batch.weight is None and (seen is None or seen.all()):
+def _weighted(factor: Factor, mask: np.ndarray | None, batch: Batch) -> Factor:
+    """A factor whose grid begins with the batch, with the weight of each example, and 0 where the mask is False."""
+    if batch.weight is None and (mask is None or mask.all()):
         return factor
 
     def wide(a: np.ndarray) -> np.ndarray:
         return a.reshape(a.shape + (1,) * (len(factor.grid) - a.ndim))
 
     rows = np.ones(batch.size) if batch.weight is None else batch.weight
-    return factor.weighted(wide(rows) if seen is None else wide(seen.astype(float)) * wide(rows))
+    return factor.weighted(wide(rows) if mask is None else wide(mask.astype(float)) * wide(rows))

@@ -1,4 +1,4 @@
-"""How much memory inference on a network will take, before anything is allocated."""
+"""Estimates how much memory inference on a network takes, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def network_memory(
 ) -> Mapping[str, int]:
     """Bytes for a batch of so many examples, by how messages are kept (float32).
 
-    Messages are counted exactly: two numbers each, twice, since a loop holds its old and its new state; temporary
-    arrays by how many of the size of the largest group a visit was seen to hold.
+    Messages are counted exactly: two numbers each, twice, since a loop holds its old and its new state. Temporary
+    arrays are counted as a multiple, which was measured, of the size of the largest group.
     """
     groups = [f for factors in factors_of(places, shapes, batch) for f in factors]
     out = {}

@@ -1,4 +1,4 @@
-"""Layers in their places: how they and their variables are called."""
+"""Names of the layers of a network, and of the variables that they make."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ INPUT = "input"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A layer in its place."""
+    """A layer in its place in a network, with its name."""
 
     name: str
     layer: Layer
-    variable: str  # that it makes, or stands behind
+    variable: str  # the outputs of the layer; of an observation or a relation, the variable that it constrains
 
 
 def place_layers(layers: tuple[Layer, ...]) -> list[Place]:

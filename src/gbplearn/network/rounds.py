@@ -1,4 +1,4 @@
-"""Inference in rounds, each of which begins where the one before has ended."""
+"""One result of inference in several rounds, each of which begins where the one before has ended."""
 
 from __future__ import annotations
 

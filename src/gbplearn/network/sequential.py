@@ -1,4 +1,4 @@
-"""Sequential: lays a factor graph out from layers."""
+"""`gbp.Sequential`: a network of layers, and its factor graph for a batch of examples."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Sequential:
         return out
 
     def checked_input_shape(self, given: Shape | None) -> Shape:
-        """Of one example: what is given, or what the network was told; a `ValueError` if it is unknown or another."""
+        """Shape of one example: as given, or the network's own; a `ValueError` if neither is known, or they differ."""
         shape = self.input_shape if given is None else tuple(given)
         if shape is None:
             raise ValueError("the network does not know its input shape: give input_shape=")
@@ -182,7 +182,7 @@ class Sequential:
             named = {n.removeprefix(f"{place.name}/"): v for n, v in numbers.items() if n.startswith(f"{place.name}/")}
             result = place.layer.forward(now, named)
             if result is None:
-                break  # from a generative layer on, only inference can say
+                break  # a generative layer has no forward pass
             out[place.variable] = now = result
         return out
 
@@ -235,8 +235,8 @@ class Sequential:
 
         - `x`: inputs `(batch,) + input_shape`; or a batch as `net.batch` makes it, with targets and masks.
         - `y`: what the head observes; without it the head is left out.
-        - `parameters`: "learnt", "fixed" at the means of their beliefs, or "random": uncertain, but told nothing by
-            this batch (`FactorGraph.hold`).
+        - `parameters`: "learnt", "fixed" at the means of their beliefs, or "random": held at their beliefs, which this
+            batch does not change (`FactorGraph.hold`).
         - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
             the prior that their layer gives them. Of parameters that `factors` tie, each name has the belief of the one
             variable that they are, and it counts once.
@@ -324,10 +324,11 @@ class Sequential:
 
         - `x`, `y`, `inputs`, `dtype`: as `net.graph`.
         - `beliefs`: of the parameters before this batch; if it is the `Result` of an earlier one, noise starts there.
-        - `noise`: what is known of noise before this batch, by layer.
-        - `carried`: messages to begin with, by layer, as `report.carried` has them of an earlier one.
+        - `noise`: belief of the noise before this batch, by layer.
+        - `carried`: messages of layers, by name, that warm-start this batch: `report.carried` of an earlier batch, of
+            the same size.
         - `iterations`: in all rounds together.
-        - `rounds`: if noise is learnt; 1 is for batches that tell little new about it: messages, then the noise.
+        - `rounds`: if noise is learnt; 1 is for batches that change it little: messages, then the noise.
         - `seed`: of the random prior means, dropout and random schedules.
         - `options`: for `gbp.infer`: tolerance, damping, ...
 
@@ -335,12 +336,12 @@ class Sequential:
         """
         batch = x if isinstance(x, Batch) else self.batch(x, y)
         if batch.y is None and self.head is not None:
-            raise ValueError("learn needs y: what the observation at the end of the network has seen")
+            raise ValueError("learn needs y: the targets of the observation at the end of the network")
         if "init" in options:
             raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
         learnt = {**self.start_noise(beliefs), **(noise or {})}
         how = {"inputs": inputs, "seed": seed, "dtype": dtype}
-        begin = partial(warm_state, carried=carried, messages=options.get("messages", "auto"), seed=seed)
+        begin = partial(warm_state, initial=carried, mode=options.get("messages", "auto"), seed=seed)
         if not learnt:
             graph = self.graph(batch, beliefs=beliefs, **how)
             return infer(graph, iterations=iterations, init=begin(graph), seed=seed, **options)
@@ -350,11 +351,11 @@ class Sequential:
         now = {name: n.start for name, n in learnt.items()}
 
         def noise_after(result: Result) -> dict[str, float] | None:
-            """Of the parameters at their means; None if that diverged."""
+            """The noise, learnt with the parameters fixed at their means; None if that diverged."""
             known = {name: result[name] for name in self.parameters(batch.x.shape[1:])}
             fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
-            told = infer(fixed, iterations=200, damping=0.5, throw=False)
-            return None if told.status is Status.DIVERGED else told.noise
+            inferred = infer(fixed, iterations=200, damping=0.5, throw=False)
+            return None if inferred.status is Status.DIVERGED else inferred.noise
 
         for i in range(rounds):
             share = (i + 1) * iterations // rounds - i * iterations // rounds
@@ -394,8 +395,8 @@ class Sequential:
         - `x`, `inputs`, `dtype`: as `net.graph`.
         - `beliefs`: of all parameters: the `Result` of training, or Gaussians by name.
         - `parameters`: "fixed" at their means, or "random", with their uncertainty.
-        - `want`: name of another variable to ask for, such as "input" where pixels are missing.
-        - `noise`: what is known of the noise of inputs that learn theirs.
+        - `want`: name of another variable to infer, such as "input" where pixels are missing.
+        - `noise`: belief of the noise of inputs that learn theirs.
         - `options`: for `gbp.infer`: iterations, tolerance, damping, ...
         """
         if parameters not in ("fixed", "random"):
@@ -415,7 +416,7 @@ class Sequential:
         return dict(self.memory_of(self.checked_input_shape(input_shape), int(batch), not self.observes_input))
 
     def memory_of(self, input_shape: Shape, batch: int, inputs_fixed: bool) -> Mapping[str, int]:
-        """The same, where it is said whether inputs are fixed; computed once."""
+        """The same, for inputs that are fixed or not; computed once."""
         key = input_shape, batch, inputs_fixed
         if key not in self._memory:
             self._memory[key] = network_memory(self.places, self.shapes(input_shape), batch, inputs_fixed)

@@ -1,4 +1,4 @@
-"""`print(net)`: a network as a table."""
+"""The table that `print(net)` shows: layers, variables, factors, edges and parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that a batch hands on to the next, such as those between the activations of two frames of a video."""
+"""Warm start: inference on a batch begins with messages of the batch before, such as the last frame of a video."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..graph.graph import FactorGraph
 from ..layers.layer import Transform
 from .places import Place
 
-LayerMessages = dict[str, tuple[Messages, ...]]  # of each slot of a factor group, by its name
+LayerMessages = dict[str, tuple[Messages, ...]]  # by name of the factor group: its messages, slot by slot
 _PARTS = ("eta", "lam")
 
 
@@ -31,36 +31,38 @@ def layer_messages(result: Result, groups: Sequence[str]) -> LayerMessages:
 
 
 def check_warm_layers(places: Sequence[Place], parameters: Iterable[str], names: Iterable[str]) -> None:
-    """A `ValueError` names what is no layer without parameters."""
+    """A `ValueError` if a name is not that of a layer without parameters: only these may be warm-started."""
     learnt = {name.rpartition("/")[0] for name in parameters}
-    quiet = [s.name for s in places if isinstance(s.layer, Transform) and s.name not in learnt]
+    allowed = [s.name for s in places if isinstance(s.layer, Transform) and s.name not in learnt]
     for name in names:
-        if name not in quiet:
-            raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(quiet)})")
+        if name not in allowed:
+            raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(allowed)})")
 
 
 def warm_state(
-    graph: FactorGraph, *, carried: Mapping[str, tuple[Messages, ...]] | None, messages: str, seed: int
+    graph: FactorGraph, *, initial: Mapping[str, tuple[Messages, ...]] | None, mode: str, seed: int
 ) -> State | None:
-    """A state in which no message has been sent yet, but for those of some factor groups.
+    """A state in which only some factor groups have sent messages: `initial`, by name; None if there are none.
 
-    These should have no parameters, which have what the last batch said in their prior already, and must not hear it
-    twice. None if there are no messages to begin with.
+    These groups must have no parameters: the prior of a parameter contains the contribution of the last batch already,
+    and would count it twice.
+
+    **Arguments:** `mode`: how messages are kept, as `messages` of `gbp.infer`.
     """
-    if not carried:
+    if not initial:
         return None
-    problem = graph.problem(None, messages)
+    problem = graph.problem(None, mode)
     state = empty_state(problem, jax.random.PRNGKey(seed), False)
-    known = [group.name in carried for group in problem.groups]
-    rows = (carried.get(group.name, fresh) for group, fresh in zip(problem.groups, state.messages))
+    known = [group.name in initial for group in problem.groups]
+    rows = (initial.get(group.name, fresh) for group, fresh in zip(problem.groups, state.messages))
     visits = jnp.asarray(np.array(known, np.int32))  # the first message of an edge would be taken whole
     return dataclasses.replace(state, messages=tuple(rows), visits=visits)
 
 
-def write_messages(path: Path, carried: Mapping[str, tuple[Messages, ...]]) -> None:
-    """As arrays in a file (`numpy.savez`), which appears whole or not at all."""
+def write_messages(path: Path, by_group: Mapping[str, tuple[Messages, ...]]) -> None:
+    """Write messages as arrays to a file (`numpy.savez`), which appears whole or not at all."""
     arrays = {}
-    for group, slots in carried.items():
+    for group, slots in by_group.items():
         for number, messages in enumerate(slots):
             for kept, found in (("each", messages.each), ("pooled", messages.summed)):
                 if found is not None:
@@ -73,7 +75,7 @@ def write_messages(path: Path, carried: Mapping[str, tuple[Messages, ...]]) -> N
 
 
 def read_messages(path: Path) -> LayerMessages:
-    """What `write_messages` wrote. Nothing in the file is executed."""
+    """Read the file of `write_messages`. Nothing in it is executed."""
     slots: dict[str, dict[int, dict[str, jax.Array]]] = {}
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as held:

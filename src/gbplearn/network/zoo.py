@@ -28,8 +28,8 @@ def paper_classifier(
 ) -> Sequential:
     """The paper's network for MNIST, FashionMNIST and CIFAR10 (Section 4.3), its standard deviations included.
 
-    The paper does not give the priors of the biases. Means of the filters' prior are drawn at random, which tells the
-    filters apart; those of the dense weights are zero, as in the paper.
+    The paper does not give the priors of the biases. Means of the filters' prior are drawn at random, which breaks the
+    symmetry between filters; those of the dense weights are zero, as in the paper.
 
     **Arguments:**
 
@@ -66,7 +66,7 @@ def dense_classifier(
     last_prior: float = 0.05,
     logit_prior: float = 5.0,
 ) -> Sequential:
-    """Two hidden layers of `width` units, for images as plain vectors (the network of Lucibello et al. 2022).
+    """Two hidden layers of `width` units, for images as flat vectors (the network of Lucibello et al. 2022).
 
     **Arguments:**
 

@@ -1,1 +1,1 @@
-"""Drawings, plots, notebooks and pages: what people would rather see than read."""
+"""Drawings of graphs, plots of results, tables for notebooks, and report pages."""

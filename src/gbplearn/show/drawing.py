@@ -24,7 +24,7 @@ _CSS = """
 .gbp-drawing text.gbp-name { font-weight: bold; }
 .gbp-paper { fill: #ffffff; }
 .gbp-link { fill: none; stroke: #8a8a8a; stroke-width: 1.5; }
-.gbp-silent { stroke-dasharray: 3 3; }
+.gbp-no-messages { stroke-dasharray: 3 3; }
 .gbp-box { stroke-width: 1.5; }
 .gbp-activation { fill: #eaf4fb; stroke: #0072b2; }
 .gbp-parameter { fill: #fdeee3; stroke: #d55e00; }
@@ -76,7 +76,7 @@ class Link:
     variable: int  # numbers of boxes
     factor: int
     edges: int
-    silent: bool  # the variable is wholly observed: no messages
+    observed: bool  # the variable is wholly observed: no messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,12 +155,12 @@ def _placed(drawing: Drawing) -> Placement:
 
 
 def _svg(drawing: Drawing) -> str:
-    layout = _placed(drawing)
-    width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
+    placement = _placed(drawing)
+    width, height = placement.width + 2 * _MARGIN, placement.height + 2 * _MARGIN
     boxes = drawing.boxes
-    told = [f"{b.name}: {', '.join(b.lines)}" for b in boxes]
-    kinds = [("Variables", [t for t, b in zip(told, boxes) if not b.is_factor])]
-    kinds += [("Factor groups", [t for t, b in zip(told, boxes) if b.is_factor])]
+    texts = [f"{b.name}: {', '.join(b.lines)}" for b in boxes]
+    kinds = [("Variables", [t for t, b in zip(texts, boxes) if not b.is_factor])]
+    kinds += [("Factor groups", [t for t, b in zip(texts, boxes) if b.is_factor])]
     words = " ".join(f"{kind}: {'; '.join(several) or 'none'}." for kind, several in kinds)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="gbp-drawing" role="img" width="{width:.0f}" '
@@ -172,32 +172,32 @@ def _svg(drawing: Drawing) -> str:
     ]
     for link in drawing.links:
         ends = f"{boxes[link.factor].name} - {boxes[link.variable].name}: {counted(link.edges, 'edge')}"
-        told_link = f"{ends}, no messages" if link.silent else ends
-        style = "gbp-link gbp-silent" if link.silent else "gbp-link"
-        path = _curve(link, layout, boxes)
-        parts.append(f'<path class="{style}" d="{path}"><title>{_escaped(told_link)}</title></path>')
-    for box, (x, y), words in zip(boxes, layout.centres, told):
+        tooltip = f"{ends}, no messages" if link.observed else ends
+        style = "gbp-link gbp-no-messages" if link.observed else "gbp-link"
+        path = _curve(link, placement, boxes)
+        parts.append(f'<path class="{style}" d="{path}"><title>{_escaped(tooltip)}</title></path>')
+    for box, (x, y), words in zip(boxes, placement.centres, texts):
         parts.append(_box(box, x + _MARGIN, y + _MARGIN, words))
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _curve(link: Link, layout: Placement, boxes: Sequence[Box]) -> str:
+def _curve(link: Link, placement: Placement, boxes: Sequence[Box]) -> str:
     """From box to box, straight as far as their layers reach, then bent."""
-    ends = sorted((link.variable, link.factor), key=lambda i: layout.layers[i])
-    axis = 1 if layout.downwards else 0
-    (a, out), (b, into) = ((i, layout.layers[i]) for i in ends)
+    ends = sorted((link.variable, link.factor), key=lambda i: placement.layers[i])
+    axis = 1 if placement.downwards else 0
+    (a, out), (b, into) = ((i, placement.layers[i]) for i in ends)
     half = [boxes[i].size[axis] / 2 for i in ends]
     along = (
-        layout.centres[a][axis] + half[0],
+        placement.centres[a][axis] + half[0],
         out[1],
         (out[1] + into[0]) / 2,
         into[0],
-        layout.centres[b][axis] - half[1],
+        placement.centres[b][axis] - half[1],
     )
-    start, end = layout.centres[a][1 - axis], layout.centres[b][1 - axis]
+    start, end = placement.centres[a][1 - axis], placement.centres[b][1 - axis]
 
     def point(along: float, across: float) -> str:
-        x, y = (across, along) if layout.downwards else (along, across)
+        x, y = (across, along) if placement.downwards else (along, across)
         return f"{x + _MARGIN:.1f} {y + _MARGIN:.1f}"
 
     bend = f"C{point(along[2], start)} {point(along[2], end)} {point(along[3], end)}"
@@ -215,11 +215,11 @@ def _box(box: Box, x: float, y: float, words: str) -> str:
     ]
     for i, text in enumerate(box.texts):
         names = [*(["gbp-name"] if i == 0 else []), *(["gbp-of-factor"] if box.is_factor else [])]
-        told = f' class="{" ".join(names)}"' if names else ""
+        style = f' class="{" ".join(names)}"' if names else ""
         # Letters of a font that nobody foresaw are squeezed into the box.
         exact = "" if text.isascii() or i else f' textLength="{text_width(text):.1f}" lengthAdjust="spacingAndGlyphs"'
         line = y + (i - (len(box.texts) - 1) / 2) * _LINE + 0.35 * _FONT
-        parts.append(f'<text{told} x="{x:.1f}" y="{line:.1f}"{exact}>{_escaped(text)}</text>')
+        parts.append(f'<text{style} x="{x:.1f}" y="{line:.1f}"{exact}>{_escaped(text)}</text>')
     return "".join([*parts, "</g>"])
 
 

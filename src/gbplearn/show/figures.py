@@ -1,4 +1,4 @@
-"""What all figures share. No pyplot: nothing global, no display needed."""
+"""Colours and files of all figures of matplotlib. No pyplot: nothing global, no display needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ..core.files import write_whole
 
-# Told apart by the colour-blind too.
+# Distinguishable for the colour-blind too.
 BLUE, ORANGE, GREEN, GREY, PALE = "#0072b2", "#d55e00", "#009e73", "#555555", "#dcdcdc"
 
 

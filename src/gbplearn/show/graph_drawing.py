@@ -1,4 +1,4 @@
-"""Drawings of graphs and networks: what stands in the boxes, and which are joined."""
+"""Draws factor graphs and networks: the text of each box, and the links between them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def draw_graph(graph: FactorGraph, path: str | Path | None = None) -> Drawing:
         boxes.append(Box(" = ".join(same), (shape_in_words(graph.variables[name]), state), style))
     order = {name: i for i, name in enumerate(names)}
     joined = [[order[graph.canonical(v.variable.name)] for v in f.views] for f in graph.factors.values()]
-    silent = {order[name] for name in evidence.fixed}
-    return _joined("factor graph", boxes, list(graph.factors.values()), joined, silent, path)
+    observed = {order[name] for name in evidence.fixed}
+    return _with_factors("factor graph", boxes, list(graph.factors.values()), joined, observed, path)
 
 
 def draw_network(
@@ -59,26 +59,32 @@ def draw_network(
         boxes.append(Box(name, (shape_in_words(variable), state), style))
     order = {name: i for i, name in enumerate(variables)}
     joined = [[order[v.variable.name] for v in f.views] for f in factors]
-    return _joined("network", boxes, factors, joined, {order[name] for name in observed}, path)
+    return _with_factors("network", boxes, factors, joined, {order[name] for name in observed}, path)
 
 
-def _joined(
+def _with_factors(
     title: str,
     variables: list[Box],
     factors: list[Factor],
     joined: list[list[int]],
-    silent: set[int],
+    observed: set[int],
     path: str | Path | None,
 ) -> Drawing:
-    """Put boxes of the factor groups behind those of the variables, and the links between them."""
+    """The drawing of these variables with their factor groups and links; it is saved if a path is given.
+
+    **Arguments:**
+
+    - `joined`: for each factor group, the variables that it is joined to, by their numbers.
+    - `observed`: variables that are wholly observed, by their numbers.
+    """
     boxes, links = list(variables), []
     for factor, ends in zip(factors, joined):
         edges: dict[int, int] = {}
         for end, count in zip(ends, factor.edge_counts):
             edges[end] = edges.get(end, 0) + count
-        links += [Link(end, len(boxes), count, end in silent) for end, count in edges.items()]
-        loud = sum(count for end, count in edges.items() if end not in silent)
-        boxes.append(Box(factor.name, (counted(factor.factors, "factor"), counted(loud, "edge")), ("factor",)))
+        links += [Link(end, len(boxes), count, end in observed) for end, count in edges.items()]
+        active = sum(count for end, count in edges.items() if end not in observed)
+        boxes.append(Box(factor.name, (counted(factor.factors, "factor"), counted(active, "edge")), ("factor",)))
     drawing = Drawing(title, tuple(boxes), tuple(links))
     if path is not None:
         drawing.save(path)
@@ -86,7 +92,7 @@ def _joined(
 
 
 def prior_in_words(prior: Gaussian) -> str:
-    """Its standard deviations, as far as a few words can say."""
+    """The range of its standard deviations, in a few words."""
     lam = np.asarray(prior.lam)
     if not (lam != 0).any():
         return "no prior"

@@ -1,4 +1,4 @@
-"""What notebooks show: short tables, and drawings where they are small. No scripts, no colours of their own."""
+"""HTML for notebooks: short tables, and drawings if they are small. No scripts, no colours of their own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def posterior_html(posterior: Posterior) -> str:
 
 
 def learner_html(learner: Learner) -> str:
-    """What was learnt from, and what is known."""
+    """How much was learnt from, the beliefs of the parameters, and the network."""
     failed = f", {learner.failures:,} not learnt" if learner.failures else ""
     heading = f"Learner: {learner.batches:,} batches, {learner.examples:,} examples{failed}"
     picture = _drawn(draw_network(learner.net, input_shape=learner.input_shape))

@@ -1,4 +1,4 @@
-"""`report.html`: one file with everything in it, for any browser, without a network.
+"""Writes `report.html`: one file with everything in it, for any browser, also offline.
 
 The page is `template.html`, filled with sections. Pictures are SVG in the page itself, and follow the reader's choice
 of light or dark.
@@ -44,7 +44,7 @@ class Section:
     title: str
     text: str
     table: Sequence[Sequence[str]] = ()  # the first row holds the headings
-    pictures: Sequence[tuple[bytes, str]] = ()  # SVG, each with the words for who cannot see it
+    pictures: Sequence[tuple[bytes, str]] = ()  # SVG, each with its text for screen readers
     shrink: bool = False  # pictures of things, not plots: they fit into a phone
     details: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # tables that are folded away
 
@@ -90,8 +90,8 @@ def _section(mark: str, section: Section) -> str:
         data, alt = base64.b64encode(in_both_lights(picture)).decode(), html.escape(words)
         large = _width(picture) >= _WIDE
         wide = large and not section.shrink
-        look = "wide" if wide else "whole" if large else "small"
-        image = f'<img class="{look}" alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+        style = "wide" if wide else "whole" if large else "small"
+        image = f'<img class="{style}" alt="{alt}" src="data:image/svg+xml;base64,{data}">'
         # The words are read out once, as those of the picture.
         caption = f'<figcaption aria-hidden="true">{alt}</figcaption>'
         parts.append(f"<figure>{_scrolled(image, section.title) if wide else image}{caption}</figure>")
@@ -107,7 +107,7 @@ def _scrolled(inner: str, label: str) -> str:
 
 
 def _width(svg: bytes) -> float:
-    """In points; 0 if the drawing does not say."""
+    """In points; 0 if the drawing has none."""
     found = re.search(rb'<svg[^>]*\swidth="([0-9.]+)(?:pt)?"', svg)
     return float(found.group(1)) if found else 0.0
 

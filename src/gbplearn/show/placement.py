@@ -1,4 +1,4 @@
-"""Where the boxes of a drawing go: in layers, by their distance from where one starts to read."""
+"""Places the boxes of a drawing in layers, by their distance from the first variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of results and posteriors, by matplotlib, which is imported when one is asked for."""
+"""Plots of results and posteriors by matplotlib, which is imported when the first one is made."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def plot_trace(trace: Trace, title: str) -> Figure:
 
     left, right = figure.subplots(1, 2)
     steps = np.arange(1, len(trace.residual) + 1)
-    looks = {}  # a group looks the same left and right
+    styles = {}  # a group has the same colour and line left and right
     for axes, lines, together, what in (
         (left, list(trace.residuals.items()), np.max, "largest change of a belief"),
         (right, [*trace.energy.items(), ("priors", trace.prior_energy)], np.sum, "energy"),
     ):
         for name, values in _largest(lines, together):
-            look = looks.setdefault(name, ((BLUE, ORANGE, GREEN, GREY)[len(looks) % 4], _STYLES[len(looks) // 4 % 4]))
-            colour, style = look
+            number, colours = len(styles), (BLUE, ORANGE, GREEN, GREY)
+            colour, style = styles.setdefault(name, (colours[number % 4], _STYLES[number // 4 % 4]))
             axes.plot(steps, _shown(values), color=colour, linestyle=style, label=f" {name}")  # " _x" is not hidden
         axes.set_yscale("log")
         axes.set_title(what, fontsize=10)
@@ -76,7 +76,7 @@ def _shown(values: np.ndarray) -> np.ndarray:
 
 
 def _largest(lines: list[tuple[str, np.ndarray]], together: Callable[..., Any]) -> list[tuple[str, np.ndarray]]:
-    """Those that can be told apart in one plot; the smaller ones as one, their sum or the largest of them."""
+    """At most as many lines as one plot can show; the smaller ones as one, their sum or the largest of them."""
     if len(lines) <= _MOST_LINES:
         return lines
     ranked = sorted(lines, key=lambda named: -float(np.nan_to_num(named[1]).max(initial=0.0)))
@@ -102,14 +102,14 @@ def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
 
 def _filters(left: Axes, right: Axes, name: str, mean: np.ndarray, std: np.ndarray) -> None:
     total = math.prod(mean.shape[2:])
-    told = f"{name}: {total} filters" if total <= _MOST_FILTERS else f"{name}: {_MOST_FILTERS} of {total} filters"
+    title = f"{name}: {total} filters" if total <= _MOST_FILTERS else f"{name}: {_MOST_FILTERS} of {total} filters"
     limit = float(np.abs(mean).max()) or 1.0
-    looks: list[dict[str, Any]] = [{"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}, {"cmap": "viridis"}]
-    for axes, values, what, look in zip((left, right), (mean, std), ("mean", "standard deviation"), looks):
-        picture = axes.imshow(_side_by_side(values), interpolation="nearest", **look)
+    options: list[dict[str, Any]] = [{"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}, {"cmap": "viridis"}]
+    for axes, values, what, how in zip((left, right), (mean, std), ("mean", "standard deviation"), options):
+        picture = axes.imshow(_side_by_side(values), interpolation="nearest", **how)
         axes.figure.colorbar(picture, ax=axes)
         axes.set_axis_off()
-        axes.set_title(f"{told}, {what}", fontsize=10, parse_math=False)
+        axes.set_title(f"{title}, {what}", fontsize=10, parse_math=False)
 
 
 def _side_by_side(filters: np.ndarray) -> np.ndarray:
