@@ -244,14 +244,14 @@ class Bench:
 
     def run(self) -> None:
         """Measure, report, compare."""
-        from .bench.command import Regression, run_bench
+        from .bench.command import Slower, run_bench
 
         how = {"gate": self.gate, "update": self.update, "repeats": self.repeats}
         try:
             run_bench(self.workloads, self.out, self.baseline, **how)
         except ValueError as error:
             raise BadInput(str(error)) from None
-        except Regression as error:
+        except Slower as error:
             raise RuntimeError(str(error)) from None
 
 

@@ -98,7 +98,8 @@ class History:
         return self.record if self.most_contributions == MOST_CONTRIBUTIONS else self.record and self.most_contributions
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a pickle; older ones have fewer fields."""
+        """Of a pickle; older ones have fewer fields, and other names for some."""
+        state = {_FORMERLY.get(name, name): value for name, value in state.items()}
         new = {
             "earlier": BatchStatistics(),
             "statistics": BatchStatistics(),

@@ -65,7 +65,7 @@ def road(image: np.ndarray, threshold: float = _ROAD) -> np.ndarray:
     return np.partition(np.stack(differences), 1, axis=0)[:2].sum(0) > threshold
 
 
-class Found(NamedTuple):
+class Inpainted(NamedTuple):
     """An image of which `road` has found the nonsense, and inpainted it biharmonically."""
 
     image: np.ndarray
@@ -73,10 +73,10 @@ class Found(NamedTuple):
     clean: np.ndarray
 
 
-def find(image: np.ndarray) -> Found:
+def find(image: np.ndarray) -> Inpainted:
     """By `road`."""
     nonsense = road(image)
-    return Found(image, nonsense, _inpainted(image, nonsense))
+    return Inpainted(image, nonsense, _inpainted(image, nonsense))
 
 
 def road_biharmonic(image: np.ndarray) -> np.ndarray:
@@ -88,7 +88,7 @@ def _inpainted(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return skimage("restoration").inpaint_biharmonic(image, mask, channel_axis=-1, split_into_regions=True)
 
 
-def road_flow(before: Found | None, now: Found, after: Found | None) -> np.ndarray:
+def road_flow(before: Inpainted | None, now: Inpainted, after: Inpainted | None) -> np.ndarray:
     """Pixels that `road` finds are taken from the frames before and after, moved here by optical flow.
 
     Where neither has an intact pixel they are inpainted. The flow is that of the inpainted frames.

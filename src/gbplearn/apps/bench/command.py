@@ -14,7 +14,7 @@ from .report import plot, read_baseline, regressions, table, write_baseline
 from .workloads import SCALING, WORKLOADS
 
 
-class Regression(Exception):
+class Slower(Exception):
     """A ratio is worse than in the baseline; the text, a line each, says which."""
 
 
@@ -27,7 +27,7 @@ def run_bench(
 
     - `names`: of workloads; none for all but those of `SCALING`.
     - `out`: folder.
-    - `gate`: raise `Regression` if a ratio is much larger than in the baseline.
+    - `gate`: raise `Slower` if a ratio is much larger than in the baseline.
     - `update`: put the ratios into the baseline.
     """
     known = {**WORKLOADS, **SCALING}
@@ -50,4 +50,4 @@ def run_bench(
         write_baseline(baseline, report)
     worse = regressions(report, before)
     if worse:
-        raise Regression("slower than the baseline: " + "; ".join(worse))
+        raise Slower("slower than the baseline: " + "; ".join(worse))

@@ -9,18 +9,18 @@ from typing import Any
 
 from ...core.files import write_whole
 
-Report = Mapping[str, Mapping[str, Any]]
+Measured = Mapping[str, Mapping[str, Any]]
 RATIOS = ("against the reference", "against memory traffic")
 # A ratio may be so much larger than in the baseline: that much it moves from run to run on a shared machine.
 SLACK = 1.5
 
 
-def ratios(report: Report) -> dict[str, dict[str, float]]:
+def ratios(report: Measured) -> dict[str, dict[str, float]]:
     """What a baseline holds: of each workload the ratios, which say the same on a slow day."""
     return {name: {r: round(found[r], 3) for r in RATIOS if r in found} for name, found in report.items()}
 
 
-def regressions(report: Report, baseline: Mapping[str, Mapping[str, float]]) -> list[str]:
+def regressions(report: Measured, baseline: Mapping[str, Mapping[str, float]]) -> list[str]:
     """A line for each ratio that is more than `SLACK` times that of the baseline."""
     out = []
     for name, found in ratios(report).items():
@@ -45,14 +45,14 @@ def read_baseline(path: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def write_baseline(path: Path, report: Report) -> None:
+def write_baseline(path: Path, report: Measured) -> None:
     """Put the ratios of the workloads that were run into a baseline; others stay."""
     known = read_baseline(path) if path.exists() else {}
     text = json.dumps({**known, **ratios(report)}, indent=1) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def table(report: Report) -> str:
+def table(report: Measured) -> str:
     """As Markdown."""
     out = [
         "| workload | CPU ms an iteration | wall ms | million messages a second | against Adam step or forward pass "
@@ -69,7 +69,7 @@ def table(report: Report) -> str:
     return "\n".join(out)
 
 
-def plot(report: Report, folder: Path) -> list[Path]:
+def plot(report: Measured, folder: Path) -> list[Path]:
     """Time an iteration of every workload, beside its reference and what memory traffic alone would take."""
     from matplotlib.figure import Figure
 

@@ -51,9 +51,12 @@ class Guard:
     **Arguments:**
 
     - `enabled`: False (or `guard=False`) lets messages run; if they diverge, the last good state is kept.
-    - `more_damping`: damping is raised at least to this; steps that were damped before get a quarter of their length.
-    - `first_weight`, `largest_weight`: of the proximal factors, in units of the precision of a variable whose
-        neighbours are known.
+    - `grown`, `moved`, `risen`: messages diverge when the residual is so many times its least and larger than `moved`
+        standard deviations, and the energy is above its best by this share.
+    - `more_damping`, `shorter`: damping is raised at least to `more_damping`; steps that were damped before keep the
+        share `shorter` of their length.
+    - `first_weight`, `largest_weight`, `more_weight`: of the proximal factors, in units of the precision of a variable
+        whose neighbours are known; after a step that is refused the weight is so many times larger.
     - `inner_iterations`: for one proximal step at most.
     - `memory`: earlier steps that a new one is made conjugate to.
     - `rest`: steps whose gain estimates what is left.
@@ -67,9 +70,14 @@ class Guard:
     """
 
     enabled: bool = True
+    grown: float = 10.0
+    moved: float = 1.0
+    risen: float = 0.01
     more_damping: float = 0.7
+    shorter: float = 0.25
     first_weight: float = 4.0
     largest_weight: float = 1e6
+    more_weight: float = 4.0
     inner_iterations: int = 25
     memory: int = 20
     rest: int = 4
@@ -89,16 +97,16 @@ class Guard:
                 raise ValueError(f"Guard: {name} must be a whole number >= 1, got {getattr(self, name)!r}")
         if not _is_number(self.large, int) or self.large < 0:
             raise ValueError(f"Guard: large must be a whole number >= 0, got {self.large!r}")
-        for name in ("more_damping", "on_its_way", "far_down"):
+        for name in ("more_damping", "shorter", "on_its_way", "far_down"):
             if not _is_number(getattr(self, name), (int, float)) or not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Guard: {name} must lie in [0, 1), got {getattr(self, name)!r}")
-        for name in ("first_weight", "largest_weight", "restless", "falls"):
+        for name in ("grown", "moved", "risen", "first_weight", "largest_weight", "more_weight", "restless", "falls"):
             if not _is_number(getattr(self, name), (int, float)) or not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"Guard: {name} must be a number > 0, got {getattr(self, name)!r}")
 
     def raised(self, damping: jax.Array) -> jax.Array:
         """More damping than this."""
-        more = jnp.maximum(1 - (1 - damping) / 4, self.more_damping)
+        more = jnp.maximum(1 - (1 - damping) * self.shorter, self.more_damping)
         return jnp.where(damping > 0, more, self.more_damping).astype(damping.dtype)
 
 
@@ -350,8 +358,9 @@ class GuardedRun:
             if energies[-1] <= self.best_energy:
                 self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
             # Energy alone is no sign: value-matched robust factors raise it on the way to their fixed point.
-            grown = residuals[-1] > max(10 * least, 1.0) and made - least_at >= self.patience // 30
-            if grown and energies[-1] > self.best_energy + 0.01 * abs(self.best_energy):
+            guard = self.guard
+            grown = residuals[-1] > max(guard.grown * least, guard.moved) and made - least_at >= self.patience // 30
+            if grown and energies[-1] > self.best_energy + guard.risen * abs(self.best_energy):
                 return state, Verdict.DIVERGING
             if not energies[-1] >= lowest - self.guard.falls * abs(lowest):
                 lowest, fell_at = energies[-1], made
@@ -391,7 +400,7 @@ class GuardedRun:
                 if self._at_rest(gains, 10 * self.tolerance) or np.sqrt(promise) < 10 * self.tolerance:
                     converged = True
                     break
-                weight, refused, memory = weight * 4, refused + 1, []
+                weight, refused, memory = weight * self.guard.more_weight, refused + 1, []
                 continue
             centre, length, gain = moved
             before, down = down, proximal.descent(problem, centre)
