@@ -11,9 +11,9 @@ from jax import export as jax_export
 
 import gbplearn as gbp
 from gbplearn import native
-from gbplearn.engine import infer as inference
 from gbplearn.engine import loop as propagate
 from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.graph.poses import FREEDOM
 
@@ -134,7 +134,7 @@ def lowered(graph, backend, platforms, messages, monkeypatch):
     """The loop of inference as a machine with that backend would compile it, in StableHLO for these platforms."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     problem = graph.problem(None, messages)
-    options = inference._options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
+    options = make_options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
     state = jax.eval_shape(lambda: empty_state(problem, jax.random.PRNGKey(0), False))
     enough = propagate.Enough(jnp.asarray(0.0), jnp.asarray(-1.0))
     leaves, tree = jax.tree.flatten((problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough))

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.engine import infer as inference
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.loop import iterate
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.update import Edge
 from gbplearn.engine.visit import visit
-from gbplearn.kernels.cpu.calls import many_outputs, takes_many_outputs
 from gbplearn.kernels.cpu.library import available, built
 from gbplearn.kernels.cpu.visits import visit_kernel
+from gbplearn.kernels.registry import kernels
 from gbplearn.layers.activation import linear
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
@@ -43,7 +43,7 @@ def problem_of(net: gbp.Sequential, x: np.ndarray, y: np.ndarray, messages: str,
     batch = net.batch(x[:there], y[:there]).padded(len(x))
     graph = net.graph(batch)
     problem = graph.problem(None, messages)
-    return problem, inference._options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
+    return problem, make_options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
 
 
 def run(problem, options, order, monkeypatch, native: str):
@@ -153,7 +153,7 @@ def test_one_edge_that_knows_nearly_everything(monkeypatch):
     native, compiled = (run(problem, options, (0, 1, 0, 1, 0), monkeypatch, n) for n in "10")
     for a, b in zip(native, compiled):
         for u, v in zip(a[0], b[0]):
-            for got, expected in zip((u.each, u.pooled), (v.each, v.pooled)):
+            for got, expected in zip((u.each, u.summed), (v.each, v.summed)):
                 if got is not None:
                     np.testing.assert_allclose(got.lam, expected.lam, rtol=1e-5)
 
@@ -181,8 +181,10 @@ def test_several_measurements_a_factor(factors, outputs, shared, seed):
         )
         for j, e, k, p in zip(jacobians, eta, lam, points)
     ]
-    assert takes_many_outputs(edges, jnp.asarray(residual))
-    found = jax.jit(lambda *args: many_outputs(edges, *args))(*map(jnp.asarray, (residual, covariance, weights)))
+    found = jax.jit(lambda *args: kernels().many_outputs(edges, *args))(
+        *map(jnp.asarray, (residual, covariance, weights))
+    )
+    assert found is not None
 
     columns, starts = (
         np.concatenate([np.broadcast_to(x, (factors, *x.shape[1:])) for x in xs], 1).astype(float)
@@ -286,6 +288,6 @@ def test_reactions_that_are_shared_otherwise_are_left_to_xla():
     of = [graph.variable(n, s, prior=prior) for n, s in {"x": (4, 3), "w": (3, 2), "d": 2, "y": (4, 2)}.items()]
     graph.add(gbp.Factor(DenseKind(linear), tuple(of), sigma=0.5, name="layer"))
     problem = graph.problem(None, "pooled")
-    options = inference._options(graph, problem, 0.5, 0.0, None, 1)
+    options = make_options(graph, problem, 0.5, 0.0, None, 1)
     assert visit_kernel(problem, options, 0) is None
     assert gbp.infer(graph, damping=0.5, messages="pooled").status is gbp.Status.CONVERGED

@@ -13,10 +13,9 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn.apps.report.record import environment, how_it_was_run
-from gbplearn.kernels.cpu import library
-from gbplearn.kernels.cpu.library import KernelState, available, built, status
+from gbplearn.kernels.cpu.library import FOLDER, KernelState, Library, available, stamp, status
 
-# Of the library: what `_load` calls before it registers anything, and one handler.
+# Of the library: what is called before it registers anything, and one handler.
 TOO_NEW = """
 #include "xla/ffi/api/c_api.h"
 extern "C" const char* gbplearn_stamp() { return GBPLEARN_STAMP; }
@@ -34,29 +33,24 @@ extern "C" XLA_FFI_Error* gbplearn_matrix_pooled(XLA_FFI_CallFrame* frame) {
 AFTERWARDS = """
 import sys
 from pathlib import Path
-from gbplearn.native import built, library, status
-library.FOLDER = Path(sys.argv[1])
-assert not built()
+from gbplearn.kernels.cpu.library import Library
+library = Library(Path(sys.argv[1]))
+assert not library.loaded().on
 import jax.numpy as jnp
-print(status().state.name, float(jnp.ones(3).sum()))
+print(library.status().state.name, float(jnp.ones(3).sum()))
 """
 
 
-@pytest.fixture
-def anew(monkeypatch):
-    """The library is loaded again within the test, and after it."""
+@pytest.fixture(autouse=True)
+def turned_on(monkeypatch):
     monkeypatch.setenv("GBPLEARN_NATIVE", "1")
-    library._load.cache_clear()
-    yield monkeypatch
-    monkeypatch.undo()
-    library._load.cache_clear()
 
 
 def copied(folder):
     """The sources and the library for every processor."""
-    if not (library.FOLDER / "kernels.so").exists():
+    if not (FOLDER / "kernels.so").exists():
         pytest.skip("the kernels were not built: there is no C++ compiler")
-    shutil.copytree(library.FOLDER, folder, ignore=shutil.ignore_patterns("kernels_wide.so", "*.py", "__pycache__"))
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("kernels_wide.so", "*.py", "__pycache__"))
     return folder
 
 
@@ -67,69 +61,66 @@ def test_on_or_off():
     assert all(str(state).startswith(("on, ", "off: ")) for state in KernelState)
 
 
-def test_off_because_the_user_says_so(anew):
-    anew.setenv("GBPLEARN_NATIVE", "0")
+def test_off_because_the_user_says_so(monkeypatch):
+    monkeypatch.setenv("GBPLEARN_NATIVE", "0")
     assert status() == gbp.native.KernelStatus(KernelState.TURNED_OFF)
     assert not available()
 
 
-def test_off_on_other_devices(anew):
-    anew.setattr(jax, "default_backend", lambda: "tpu")
+def test_off_on_other_devices(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert status().state is KernelState.OTHER_DEVICE
     assert "tpu" in str(status())
     assert not available()
 
 
-def test_off_without_a_cpu(anew, tmp_path):
-    anew.setattr(library, "FOLDER", copied(tmp_path / "native"))
+def test_off_without_a_cpu(monkeypatch, tmp_path):
+    library = Library(copied(tmp_path / "native"))
 
     def none(backend):
         raise RuntimeError(f"Unknown backend {backend}")
 
-    anew.setattr(jax, "local_devices", none)
-    assert status().state is KernelState.OTHER_DEVICE
-    assert not built()
+    monkeypatch.setattr(jax, "local_devices", none)
+    assert library.status().state is KernelState.OTHER_DEVICE
+    assert not library.loaded().on
 
 
-def test_off_because_there_is_no_library(anew, tmp_path):
-    anew.setattr(library, "FOLDER", tmp_path)
-    assert status().state is KernelState.NOT_BUILT
-    assert not built()
+def test_off_because_there_is_no_library(tmp_path):
+    assert Library(tmp_path).status() == gbp.native.KernelStatus(KernelState.NOT_BUILT)
+    assert not Library(tmp_path).loaded().on
 
 
-def test_off_because_it_is_no_library(anew, tmp_path):
+def test_off_because_it_is_no_library(tmp_path):
     (tmp_path / "kernels.so").write_bytes(b"this is no library")
-    anew.setattr(library, "FOLDER", tmp_path)
-    assert status().state is KernelState.NOT_LOADED
-    assert "kernels.so" in status().detail
-    assert not built()
+    library = Library(tmp_path)
+    assert library.status().state is KernelState.NOT_LOADED
+    assert "kernels.so" in library.status().detail
+    assert not library.loaded().on
 
 
-def test_off_because_the_sources_are_others(anew, tmp_path):
+def test_off_because_the_sources_are_others(tmp_path):
     folder = copied(tmp_path / "native")
     with (folder / "headers/xla/ffi/api/c_api.h").open("a") as file:
         file.write("// changed\n")
-    anew.setattr(library, "FOLDER", folder)
-    assert status().state is KernelState.OTHER_SOURCES
-    assert not built()
+    library = Library(folder)
+    assert library.status().state is KernelState.OTHER_SOURCES
+    assert not library.loaded().on
 
 
-def test_off_because_xla_refuses(anew, tmp_path):
+def test_off_because_xla_refuses(tmp_path):
     def refuse(_):
         raise RuntimeError("INVALID_ARGUMENT: the handler's API version (0.9) is incompatible\nand so on")
 
-    anew.setattr(library, "FOLDER", copied(tmp_path / "native"))
-    anew.setattr(library, "_register", refuse)
-    assert status().state is KernelState.REFUSED
-    assert status().detail.endswith("(0.9) is incompatible")
-    assert not built()
+    library = Library(copied(tmp_path / "native"), register=refuse)
+    assert library.status().state is KernelState.REFUSED
+    assert library.status().detail.endswith("(0.9) is incompatible")
+    assert not library.loaded().on
 
 
-def test_the_library_for_every_processor(anew, tmp_path):
-    anew.setattr(library, "FOLDER", copied(tmp_path / "native"))
-    anew.setattr(library, "_register", lambda _: None)  # the other one has its names already
-    assert status() == gbp.native.KernelStatus(KernelState.BASIC)
-    assert built()
+def test_the_library_for_every_processor(tmp_path):
+    library = Library(copied(tmp_path / "native"), register=lambda _: None)  # the other one has its names already
+    assert library.status() == gbp.native.KernelStatus(KernelState.BASIC)
+    assert library.loaded().on
 
 
 def test_the_report_says_it(monkeypatch):
@@ -144,20 +135,19 @@ def test_the_report_says_it(monkeypatch):
 
 def test_headers_are_those_of_the_oldest_jaxlib():
     """XLA refuses handlers of a newer version of its interface than its own; that of jaxlib 0.6 is 0.1."""
-    text = (library.FOLDER / "headers/xla/ffi/api/c_api.h").read_text()
+    text = (FOLDER / "headers/xla/ffi/api/c_api.h").read_text()
     found = [re.search(rf"#define XLA_FFI_API_{part} (\d+)", text).group(1) for part in ("MAJOR", "MINOR")]
     assert found == ["0", "1"]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
-def test_jax_starts_although_xla_refuses_the_kernels(tmp_path, monkeypatch):
+def test_jax_starts_although_xla_refuses_the_kernels(tmp_path):
     """They are registered by the first call of the process, before JAX has started."""
-    headers, source = library.FOLDER / "headers", tmp_path / "too_new.cc"
+    headers, source = FOLDER / "headers", tmp_path / "too_new.cc"
     source.write_text(TOO_NEW)
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
-    stamp = f'-DGBPLEARN_STAMP="{library._stamp()}"'
+    stamped = f'-DGBPLEARN_STAMP="{stamp(tmp_path)}"'
     out = str(tmp_path / "kernels.so")
-    subprocess.run(["g++", "-fPIC", "-shared", stamp, "-isystem", str(headers), str(source), "-o", out], check=True)
+    subprocess.run(["g++", "-fPIC", "-shared", stamped, "-isystem", str(headers), str(source), "-o", out], check=True)
     source_of_package = os.path.dirname(os.path.dirname(gbp.__file__))
     environment = os.environ | {"GBPLEARN_NATIVE": "1", "JAX_PLATFORMS": "cpu", "PYTHONPATH": source_of_package}
     done = subprocess.run(

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.engine import infer as inference
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.loop import iterate
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.kernels.cpu.library import built
 from gbplearn.kernels.cpu.visits import visit_kernel
@@ -62,7 +62,7 @@ def graph_of(shape, kinds, robust=None, weighted=False, unknown=0.0, observed=0.
 def check(graph, damping, iterations=2, messages="auto"):
     """Messages, and what is seen of them, after each of some iterations: by the kernel and by XLA."""
     problem = jax.jit(lambda p: p.with_known())(graph.problem(None, messages))
-    options = inference._options(graph, problem, damping, 0.0, None, 1)
+    options = make_options(graph, problem, damping, 0.0, None, 1)
     found = []
     for native in "10":
         with pytest.MonkeyPatch.context() as patch:
@@ -189,7 +189,7 @@ def test_few_units_side_by_side_are_left_to_xla():
     for shape, expected in (((50, 4), False), ((50, 12), True), ((4, 50), True)):
         graph = graph_of(shape, [difference(2, 1)])
         problem = graph.problem()
-        options = inference._options(graph, problem, 0.0, 0.0, None, 1)
+        options = make_options(graph, problem, 0.0, 0.0, None, 1)
         assert (visit_kernel(problem, options, 0) is not None) == expected
 
 

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.engine import infer as inference
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
 from gbplearn.engine.visit import visit
-from gbplearn.kernels.cpu.chain import common_pieces
+from gbplearn.kernels.cpu.chain import CpuChain, common_pieces
 from gbplearn.kernels.cpu.library import built
-from gbplearn.kernels.registry import Chain
 from gbplearn.layers.activation import find_activation
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
@@ -37,7 +36,7 @@ def problem_of(batch: int = 9, activation: str = "leaky_relu"):
     graph = net.graph(net.batch(x[:-1], y[:-1]).padded(batch))
     problem = graph.problem(None, "pooled").with_known()
     damping = gbp.Damping(parameters=0.8, activations=0.3)
-    return problem, inference._options(graph, problem, damping, 0.0, None, 1)
+    return problem, make_options(graph, problem, damping, 0.0, None, 1)
 
 
 def called(problem, options) -> str:
@@ -93,7 +92,7 @@ def dense_layers(tied: bool, kind: str, names: tuple[str, ...] | None, batch: in
     graph.add(gbp.Factor(MaxPoolKind((2, 2)), (image, small), sigma=0.1, name="pool"))
     problem = graph.problem(None, "pooled").with_known()
     schedule = None if names is None else gbp.Order(*names)
-    return problem, inference._options(graph, problem, gbp.Damping(0.8, 0.3), 0.0, schedule, 1)
+    return problem, make_options(graph, problem, gbp.Damping(0.8, 0.3), 0.0, schedule, 1)
 
 
 @needs_kernels
@@ -137,6 +136,6 @@ def test_which_visits_go_together(monkeypatch):
 
 
 def test_what_is_not_in_place_cannot_be_put_off():
-    chain = Chain(8)
+    chain = CpuChain(8)
     with pytest.raises(AssertionError, match="takes the place"):
         chain.call("gbplearn_tile_max", [(1,)], [jnp.zeros(1)], {})
