@@ -111,8 +111,8 @@ def test_a_buffer_as_large_as_a_batch_is_more_steps_on_that_batch():
 def test_what_is_drawn_was_seen_and_is_not_older_than_the_buffer():
     x, y = straight(0, 20)
     model, drawn = GradientClassifier(LINEAR, rate=0.01, replay=8, replay_steps=5, replay_rate=0.5), []
-    step = model._step
-    model._step = lambda *told: (drawn.append(told), step(*told))
+    step = model.step
+    model.step = lambda *args: (drawn.append(args), step(*args))
     for i in range(0, 20, 4):
         model.update(x[i : i + 4], y[i : i + 4], y_observed=np.arange(4) > 0)
     assert len(drawn) == 5 * (1 + 5)

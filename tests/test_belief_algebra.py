@@ -1,5 +1,6 @@
 """Posteriors that are compared, merged and taken back: against closed forms, and learners that never saw a batch."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ import gbplearn as gbp
 from checkpoint_files import bits, parts, put_together, refused, state
 from gbplearn.apps.data.images import load_images
 from gbplearn.io import checkpoint
+from gbplearn.learner.history import History
 from learners import HOW, assert_same, classifier, points
 
 
@@ -242,8 +244,11 @@ def test_what_cannot_be_forgotten_changes_nothing():
     for batch in (3, -1, True):
         with pytest.raises(ValueError, match="there is no batch"):
             learner.forget(batch)
-    said = learner._history.contributions[1].beliefs
-    said["dense/bias"] = gbp.Gaussian(said["dense/bias"].eta, 1e6 + said["dense/bias"].lam)
+    known = learner.state
+    bias = known.history.contributions[1].beliefs["dense/bias"]
+    too_much = {**known.history.contributions[1].beliefs, "dense/bias": gbp.Gaussian(bias.eta, 1e6 + bias.lam)}
+    known.history.contributions[1] = dataclasses.replace(known.history.contributions[1], beliefs=too_much)
+    learner.restore(known)
     with pytest.raises(ValueError, match="batch 1 cannot be forgotten: 'dense/bias' would be vaguer than its prior"):
         learner.forget(1)
     learner.filtering = gbp.Filtering(forgetting=0.9)
@@ -322,7 +327,7 @@ def test_an_interruption_leaves_the_old_state_or_the_new(monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gbp.Learner, "_log_evidence", stop)
+    monkeypatch.setattr("gbplearn.learner.learner.log_evidence_of_batch", stop)
     with pytest.raises(KeyboardInterrupt):
         learner.update(x[10:], y[10:], evidence=True)
     assert (state(learner), learner.history()) == before
@@ -346,10 +351,9 @@ def test_to_forget_the_only_batch_is_to_know_the_prior():
     assert learner.examples == 0
 
 
-def test_only_the_last_batches_are_remembered(monkeypatch, tmp_path):
-    monkeypatch.setattr("gbplearn.learner.history.MOST", 3)
-    monkeypatch.setattr("gbplearn.learner.history.MOST_CONTRIBUTIONS", 2)
-    learner = classifier(record=True)
+def test_only_the_last_batches_are_remembered(tmp_path):
+    learner = classifier()
+    learner.restore(dataclasses.replace(learner.state, history=History(True, most=3, most_contributions=2)))
     x, y = points(50)
     for start in range(0, 50, 10):
         learner.update(x[start : start + 10], y[start : start + 10])

@@ -33,14 +33,14 @@ def test_traffic_by_hand():
     heard, observed = 8 * sum(units.values()), 16 * 10 + 8 * 10
     per_edge = 16 * sum(edges.values()) + heard
     pooled = 16 * sum(units.values()) + heard + 8 * 10  # and a reaction a factor
-    assert workloads._traffic(graph.problem(None, "per-edge"), (0, 1)) == per_edge + observed
-    assert workloads._traffic(graph.problem(None, "pooled"), (0, 1, 0)) == 2 * pooled + observed
+    assert workloads.traffic_of(graph.problem(None, "per-edge"), (0, 1)) == per_edge + observed
+    assert workloads.traffic_of(graph.problem(None, "pooled"), (0, 1, 0)) == 2 * pooled + observed
 
 
 def test_a_workload_sends_what_it_says():
     net = gbp.Sequential(gbp.Dense(2), gbp.GaussianObservation(), input_shape=(3,))
     graph = net.graph(np.ones((5, 3)), np.ones((5, 2)))
-    work = workloads._workload(graph, gbp.Damping(0.5, 0.5), "per-edge", {})
+    work = workloads.workload_of(graph, gbp.Damping(0.5, 0.5), "per-edge", {})
     work.run(12)
     assert work.messages == 50 + 10
 

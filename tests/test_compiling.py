@@ -22,7 +22,7 @@ def no_folder():
     """As in a process in which nobody has named a folder yet."""
     before = {name: jax.config.values[f"jax_{name}"] for name in SETTINGS}
     jax.config.update("jax_compilation_cache_dir", None)
-    compiling._log_once.cache_clear()
+    compiling.log_once.cache_clear()
     yield
     for name, value in before.items():
         jax.config.update(f"jax_{name}", value)

@@ -1,5 +1,6 @@
 """Forward passes without the engine; and programs that lower for other machines than this one."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from jax import export as jax_export
 
 import gbplearn as gbp
 from gbplearn import native
-from gbplearn.engine import loop as propagate
+from gbplearn.engine import loop
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
@@ -46,7 +47,8 @@ def test_forward_function_is_the_forward_pass_and_stays_it():
     function = gbp.forward_function(model)
     expected = by_hand(model, X)
     assert np.allclose(jax.jit(function)(X), expected, atol=1e-5)
-    model._posterior = {n: gbp.Gaussian.from_moments(p.mean + 1, p.std) for n, p in model._posterior.items()}
+    moved = {n: gbp.Gaussian.from_moments(p.mean + 1, p.std) for n, p in model.posterior.items()}
+    model.restore(dataclasses.replace(model.state, posterior=moved))
     assert np.allclose(function(X), expected, atol=1e-5)
     odds = gbp.forward_function(learner(), probabilities=True)(X)
     assert np.allclose(odds, np.exp(expected) / np.exp(expected).sum(1, keepdims=True), atol=1e-5)
@@ -136,9 +138,9 @@ def lowered(graph, backend, platforms, messages, monkeypatch):
     problem = graph.problem(None, messages)
     options = make_options(graph, problem, gbp.Damping(parameters=0.8, activations=0.3), 0.0, None, 1)
     state = jax.eval_shape(lambda: empty_state(problem, jax.random.PRNGKey(0), False))
-    enough = propagate.Enough(jnp.asarray(0.0), jnp.asarray(-1.0))
+    enough = loop.Enough(jnp.asarray(0.0), jnp.asarray(-1.0))
     leaves, tree = jax.tree.flatten((problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough))
-    program = jax.jit(lambda *x: jax.tree.leaves(propagate._run(*jax.tree.unflatten(tree, x))))
+    program = jax.jit(lambda *x: jax.tree.leaves(loop.run.__wrapped__(*jax.tree.unflatten(tree, x))))
     # Raises where an operation has no rule for a platform, and at calls that are not known to be there.
     return jax_export.export(program, platforms=platforms)(*leaves).mlir_module()
 

@@ -316,9 +316,8 @@ def test_what_was_learnt_stays_if_another_fit_fails(monkeypatch):
 def test_layers_by_their_numbers_of_units():
     x, y = plane(20)
     for given, units in (((4, 3), [4, 3]), ([np.int64(5)], [5]), (np.array([6]), [6]), (7, [7]), ((), [])):
-        assert [layer.units for layer in GBPRegressor(given)._hidden()] == units
-    reg = GBPRegressor((4, 3), iterations=5, passes=1).fit(x, y)
-    assert [layer.units for layer in reg.learner_.net.layers[:-1]] == [4, 3, 1]
+        reg = GBPRegressor(given, iterations=5, passes=1).fit(x, y)
+        assert [layer.units for layer in reg.learner_.net.layers[:-1]] == [*units, 1]
     for wrong in ((0,), (True,), "4", 2.5, (3, "tanh")):
         with pytest.raises(ValueError, match="hidden_layers must be numbers of units"):
             GBPRegressor(wrong).fit(x, y)

@@ -175,7 +175,7 @@ def test_pose_graphs_are_linearised_at_their_solution():
 
 
 def test_the_table_of_standard_deviations(tmp_path, monkeypatch):
-    monkeypatch.setattr(variances.Variances, "_compare", lambda *_: FOUND)
+    monkeypatch.setattr(variances.Variances, "compare", lambda *_: FOUND)
     results, *_ = run(variances.Variances(), [0, 1], tmp_path, None)
     head, *rows = variances.Variances.rows(results)
     assert len(rows) == len(list(variances.Variances().cases()))

@@ -148,7 +148,7 @@ def test_where_the_owner_cannot_be_kept_nobody_gains_anything(allowed, mode, tmp
     path.chmod(0o6674)
     owned = path.stat()
     other = real([*owned[:4], owned.st_uid + 1, owned.st_gid + 1, *owned[6:]])
-    monkeypatch.setattr(files, "_existing", lambda _: other)
+    monkeypatch.setattr(files, "existing", lambda _: other)
 
     def chown(handle, user, group):
         if user != -1 or allowed != "group":

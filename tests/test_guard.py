@@ -12,6 +12,7 @@ from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.guard import proximal
 from gbplearn.engine.options import make_options
 from gbplearn.network.zoo import digits_classifier
+from helpers import actions
 from pose_graphs import PoseGraph
 
 
@@ -49,7 +50,7 @@ def test_regression_on_which_plain_propagation_diverges(kind, prior):
         result = gbp.infer(graph, iterations=2000)
         assert result.status is gbp.Status.CONVERGED
         assert np.abs((np.asarray(result["w"].mean) - mean) / std).max() < 0.01
-        assert any("proximal" in line for line in result.guard)
+        assert gbp.GuardAction.PROXIMAL_STEPS in actions(result)
         assert bool(jnp.all(jnp.isfinite(result["w"].std)))
 
 
@@ -193,3 +194,43 @@ def test_proximal_steps_go_on_where_noise_was_learnt():
     state, *_ = propagate.run(settled, result.state, options, no_diagnostics(settled), jnp.asarray(2), enough)
     np.testing.assert_array_equal(state.noise[0], result.state.noise[0])
     np.testing.assert_allclose(proximal.current_means(settled, state)["x"], result["x"].mean, atol=1e-5)
+
+
+def test_events_are_read_as_sentences():
+    """Decisions go by actions; people read these lines."""
+    action = gbp.GuardAction
+    raised = gbp.GuardEvent(action.DAMPING_RAISED, 9, before=(0.0, 0.6), after=(0.7, 0.9))
+    sentences = {
+        gbp.GuardEvent(action.DIVERGING, 9): "iteration 9: diverging",
+        gbp.GuardEvent(action.NOT_CONVERGING, 400): "iteration 400: not converging",
+        raised: "damping raised to 0.7 ... 0.9",
+        dataclasses.replace(raised, after=(0.9, 0.9)): "damping raised to 0.9",
+        gbp.GuardEvent(action.PROXIMAL_FACTORS, 30): "proximal factors",
+        gbp.GuardEvent(action.PROXIMAL_STEPS, 90, weight=4.0, steps=7, refused=1): "iteration 90: weight 4, 7 steps, "
+        "1 refused",
+        gbp.GuardEvent(
+            action.NOT_FINITE, 9, group="f"
+        ): "h or its Jacobian is not finite at the best means of group 'f'",
+        gbp.GuardEvent(action.BEST_MEANS_KEPT, 9): "iteration 9: out of iterations while diverging, best means kept",
+        gbp.GuardEvent(action.NOTHING_BETTER, 9): "iteration 9: out of iterations while diverging, none better than "
+        "those at the start",
+    }
+    assert {event.action for event in sentences} == set(action)
+    for event, sentence in sentences.items():
+        assert str(event) == sentence
+        assert str(dataclasses.replace(event, round=2)) == f"round 2, {sentence}"
+
+
+def test_events_tell_what_the_guard_did_and_when():
+    rng = np.random.default_rng(0)
+    rows = features("uncentred", 1000, 26, rng)
+    result = gbp.infer(regression(rows, rows @ rng.standard_normal(26)), iterations=2000)
+    first, raised, *_, last = result.guard
+    assert first.action is gbp.GuardAction.DIVERGING
+    assert (raised.action, raised.before) == (gbp.GuardAction.DAMPING_RAISED, (0.0, 0.0))
+    assert raised.after == pytest.approx((0.7, 0.7))
+    assert (last.action, last.refused) == (gbp.GuardAction.PROXIMAL_STEPS, 0)
+    assert last.steps > 0
+    iterations = [event.iteration for event in result.guard]
+    assert iterations == sorted(iterations)
+    assert 0 < iterations[0] < iterations[-1] <= result.iterations

@@ -107,8 +107,8 @@ def test_temperature_changes_probabilities_and_no_decision(small, tmp_path):
 
 def test_images_of_another_kind_are_told_apart_by_how_undecided_they_are(small):
     certain, undecided = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.6, 0.4], [0.5, 0.5]])
-    assert small._told_apart(undecided, certain, "x") == {"AUROC of digits/x": 1.0}
-    assert small._told_apart(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
+    assert small.auroc(undecided, certain, "x") == {"AUROC of digits/x": 1.0}
+    assert small.auroc(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_a_comparison_that_is_finished_is_kept_and_one_that_diverged_is_told(sma
     one = dataclasses.replace(small, compared=("linear",))
     whole = one.resume_seed(0, tmp_path)
     (tmp_path / "seed-0.json").unlink()  # killed before that was written
-    monkeypatch.setattr(one.__class__, "_compare", lambda *_: pytest.fail("it was run again"))
+    monkeypatch.setattr(one.__class__, "compare", lambda *_: pytest.fail("it was run again"))
     again = one.resume_seed(0, tmp_path)
     same = {k for k, v in whole.metrics.items() if again.metrics.get(k) == v}
     assert {k for k in whole.metrics if "memory" not in k} == same
@@ -131,10 +131,10 @@ def test_a_comparison_that_is_finished_is_kept_and_one_that_diverged_is_told(sma
 
 
 def test_a_dense_graph_is_not_compared_with_a_convolutional_one(small):
-    assert small._compared_with(0) == ["adam", "kalman", "linear"]
-    assert small._compared_with(1) == ["adam", "linear"]
-    assert dataclasses.replace(small, graph="dense")._compared_with(0) == ["linear"]
-    assert dataclasses.replace(small, compared_seeds=0)._compared_with(0) == []
+    assert small.compared_with(0) == ["adam", "kalman", "linear"]
+    assert small.compared_with(1) == ["adam", "linear"]
+    assert dataclasses.replace(small, graph="dense").compared_with(0) == ["linear"]
+    assert dataclasses.replace(small, compared_seeds=0).compared_with(0) == []
     with pytest.raises(ValueError, match=r"--examples must be 1437 or less for digits, got 2000"):
         dataclasses.replace(small, examples=2000).run_seed(0)
 

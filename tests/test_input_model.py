@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from gbplearn.estimators import input_model
+from gbplearn.estimators.input_model import PRIOR_COUNT as PRIOR
 from gbplearn.estimators.input_model import InputModel
-
-PRIOR = input_model._PRIOR_COUNT
 
 
 def draws(n, seed=0):
@@ -82,11 +80,10 @@ def test_em_finds_the_covariance_although_a_third_is_missing():
     assert abs(np.cov(filled.T)[0, 1] - truth[0, 1]) > 0.15
 
 
-def test_too_many_inputs_are_taken_for_independent(monkeypatch):
-    monkeypatch.setattr(input_model, "MOST_JOINT", 2)
+def test_too_many_inputs_are_taken_for_independent():
     x, _ = draws(200)
     seen = np.random.default_rng(2).random(x.shape) > 0.3
-    model = learnt(np.where(seen, x, 0), seen)
+    model = learnt(np.where(seen, x, 0), seen, model=InputModel(np.zeros(3), np.ones(3), most_joint=2))
     assert model.covariance.shape == (3,)
     mean, std = model.fill(x, seen)
     np.testing.assert_allclose(mean[~seen], np.broadcast_to(model.mean, x.shape)[~seen])

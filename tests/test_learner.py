@@ -1,5 +1,6 @@
 """Learner: batches of any size, what is missing, what is asked. Networks are tiny and share their programs."""
 
+import dataclasses
 import warnings
 
 import jax.numpy as jnp
@@ -7,18 +8,18 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.engine import loop as propagate
+from gbplearn.engine.loop import programs_of, run_in_place
 from learners import SEEN, SIGMA, WIDE, assert_same, classifier, images, line, measured, points
 
 
 @pytest.mark.parametrize(("build", "shape", "sizes"), [(classifier, (2,), (7,)), (images, (3, 3, 1), (10,))])
-def test_no_prediction_depends_on_the_others(build, shape, sizes, monkeypatch):
+def test_no_prediction_depends_on_the_others(build, shape, sizes):
     """In another order, in parts, with padding: every example gets the same answer."""
     student = build()
     x = np.random.default_rng(0).standard_normal((7, *shape))
-    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", sizes)
+    student.predict_sizes = sizes
     whole = student.predict(x)
-    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", (10,))
+    student.predict_sizes = (10,)
     order = np.random.default_rng(1).permutation(7)
     for rows in (order, np.arange(2, 5), np.arange(1), np.tile(order, 2)):  # padded, and in two parts of ten
         answer = student.predict(x[rows])
@@ -32,7 +33,7 @@ def test_no_prediction_depends_on_the_others(build, shape, sizes, monkeypatch):
 
 
 def test_batches_of_changing_size_share_few_programs():
-    student, programs = classifier(), propagate.run_in_place._cache_size
+    student, programs = classifier(), lambda: programs_of(run_in_place)
     x, y = points(8)
     student.update(x[:6], y[:6])
     start = programs()
@@ -49,10 +50,10 @@ def test_batches_of_changing_size_share_few_programs():
 def test_padding_has_no_weight():
     x, y = points(8)
     padded, alone = classifier(), classifier()
-    padded._sizes = [8]  # as if eight had been compiled
+    padded.expect_size(8)  # as if eight had been compiled
     padded.update(x[:6], y[:6])
     alone.update(x[:6], y[:6])
-    assert (padded._sizes, alone._sizes) == ([8], [6])
+    assert (padded.state.sizes, alone.state.sizes) == ([8], [6])
     assert_same(padded.posterior, alone.posterior, 1e-5)
     assert np.abs(alone.posterior["dense/weight"].mean - alone.prior["dense/weight"].mean).max() > 0.01
 
@@ -143,7 +144,7 @@ def test_missing_and_noisy_inputs_at_prediction_in_closed_form():
     np.testing.assert_allclose(answer.std, std, rtol=1e-5)
 
     noisy = line(input_sigma=0.5, input_prior=gbp.Gaussian.from_moments(0.4, 2.0))
-    noisy._posterior = student._posterior
+    noisy.restore(dataclasses.replace(noisy.state, posterior=student.state.posterior))
     answer = noisy.predict(x, x_observed=seen)
     mean, std = outputs(w, b, np.where(seen, x, 0.4), np.where(seen, 0.25, 4.0))
     np.testing.assert_allclose(answer.mean, mean, atol=1e-3)

@@ -8,6 +8,7 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn.apps.data.images import load_images
+from helpers import actions
 from learners import assert_same, classifier, copies, line, measured, points
 
 
@@ -39,7 +40,7 @@ def test_a_batch_that_taught_nothing_is_refused():
     report = student.update(x, 10 * x @ rng.standard_normal(20))
     assert not report.accepted
     assert report.residual < 100  # it may not look lost
-    assert "none better than those at the start" in report.guard[-1]
+    assert report.guard[-1].action is gbp.GuardAction.NOTHING_BETTER
     assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
 
 
@@ -51,16 +52,16 @@ def test_a_learner_is_cautious_after_the_guard_had_to_damp_more(monkeypatch):
     def watched(*args, damping, **options):
         told.append(damping)
         result = learn(*args, damping=damping, **options)
-        lines = ("iteration 9: diverging", "damping raised to 0.9") if len(told) <= trouble else ()
-        return dataclasses.replace(result, guard=lines)
+        found = gbp.GuardAction.DIVERGING, gbp.GuardAction.DAMPING_RAISED
+        events = tuple(gbp.GuardEvent(action, 9) for action in found) if len(told) <= trouble else ()
+        return dataclasses.replace(result, guard=events)
 
     monkeypatch.setattr(student.net, "learn", watched)
     trouble = 4
     steps, cautions = [], []
     for _ in range(15):
-        known = student.filtering.examples_known(
-            student.examples, 6, student.prior, student._posterior, student._posterior
-        )
+        known_now = student.state.posterior
+        known = student.filtering.examples_known(student.examples, 6, student.prior, known_now, known_now)
         plain = 1 - gbp.damping_for(6, known).parameters
         student.update(x, y)
         steps.append((1 - told[-1].parameters) / plain)
@@ -168,7 +169,7 @@ def test_a_batch_that_runs_out_while_diverging_is_refused(iterations):
     x = rng.random((30, 20))
     report = student.update(x, 10 * x @ rng.standard_normal(20))
     assert not report.accepted
-    assert ("proximal factors" in report.guard) == (iterations > 12)
+    assert (gbp.GuardAction.PROXIMAL_FACTORS in actions(report)) == (iterations > 12)
     assert "as it was before" in report.message
     assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
 

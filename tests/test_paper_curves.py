@@ -79,7 +79,8 @@ def test_a_damped_prediction_goes_on_from_where_it_was():
     x = images.test_x[:30]
     end = np.asarray(learner.predict(x).mean)
     once, twice = (
-        SmallIterations(counts=counts, dropout=0.0)._asked(learner, x, "random", 0) for counts in ((80,), (2, 80))
+        SmallIterations(counts=counts, dropout=0.0).outputs_after(learner, x, "random", 0)
+        for counts in ((80,), (2, 80))
     )
     np.testing.assert_allclose(once[80], twice[80], atol=1e-5)
     np.testing.assert_allclose(once[80], end, atol=0.02 * np.abs(end).max())

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.learner import passes
 from gbplearn.learner.passes import learn_in_passes
 
 SIGMA, NOISE, PRIOR = 0.05, 0.4, 1.0
@@ -61,7 +60,7 @@ def test_passes_come_to_rest_where_all_examples_at_once_do():
     assert (lam <= 1.001 * most).all()
     assert (often.batches, often.examples) == (6, 60)
     assert not any(e.recorded for e in often.history())
-    assert often._history.contributions == {}
+    assert often.state.history.contributions == {}
 
 
 def test_a_visit_that_ends_badly_changes_nothing():
@@ -98,8 +97,8 @@ def test_an_interruption_between_two_visits_leaves_no_record():
     with pytest.raises(KeyboardInterrupt):
         learn(who, x, y, 2, update=update)
     assert who.filtering.forgetting == 0.9
-    assert who._history.contributions == {}
-    assert not who._history.record
+    assert who.state.history.contributions == {}
+    assert not who.state.history.record
 
 
 def test_what_was_forgotten_before_the_first_part_stays_forgotten():
@@ -121,7 +120,6 @@ def test_what_was_forgotten_before_the_first_part_stays_forgotten():
     np.testing.assert_allclose(found[1], found[0], rtol=0.05)
 
 
-def test_more_batches_than_are_recorded_are_a_stream(monkeypatch):
-    monkeypatch.setattr(passes, "MOST_CONTRIBUTIONS", 5)
+def test_more_batches_than_are_recorded_are_a_stream():
     x, y = line()
-    assert len(learn(learner(), x, y, 3)[1]) == 6
+    assert len(learn(learner(record=5), x, y, 3)[1]) == 6

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ from gbplearn.network.zoo import paper_classifier
 QUICK = Published(images=20, iterations=12)
 
 
+@dataclasses.dataclass(frozen=True)
+class InTens(Published):
+    batch: ClassVar[int] = 10
+
+
 @pytest.fixture(scope="module")
 def learn():
     digits, net = load_images("digits"), paper_classifier(3)
@@ -26,7 +32,7 @@ def learn():
     @functools.cache
     def run(experiment):
         known = zero if experiment.zero_means else prior
-        return experiment._learn(net, digits.train_x[:20], digits.train_y[:20], known, random, 0, first=True)
+        return experiment.learn_batch(net, digits.train_x[:20], digits.train_y[:20], known, random, 0, first=True)
 
     return run
 
@@ -84,8 +90,7 @@ def test_linearisation_that_is_late_is_another(learn):
 @pytest.mark.slow
 def test_both_ways_are_read_out(monkeypatch):
     monkeypatch.setattr(published, "load_images", lambda *_: load_images("digits"))
-    monkeypatch.setattr(published, "BATCH", 10)
-    run = QUICK.run_seed(0)
+    run = InTens(**dataclasses.asdict(QUICK)).run_seed(0)
     assert set(run.metrics) == {f"test accuracy after {n} images/{how}" for n in (10, 20) for how in run.kept}
     assert run.metrics["test accuracy after 20 images/default"] > 0.2  # of ten classes
     assert len(QUICK.draw([run, run]).axes[0].lines) == 4

@@ -133,15 +133,15 @@ def test_evidence_of_inputs_and_targets_together():
     np.testing.assert_allclose(student.log_evidence(x), [expected], rtol=1e-3)
 
 
-def test_evidence_of_an_example_is_its_own(monkeypatch):
+def test_evidence_of_an_example_is_its_own():
     """In another order, in parts, with padding; it adds up to that of one graph, and an outlier stands out."""
     student = painter(head=False, parameters="random")
     x = np.random.default_rng(0).standard_normal((7, 3))
     x[4] = [8.0, -8.0, 8.0]
-    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", (7,))
+    student.predict_sizes = (7,)
     whole = student.log_evidence(x)
     assert whole.argmin() == 4
-    monkeypatch.setattr("gbplearn.network.batch.PREDICT_SIZES", (3,))
+    student.predict_sizes = (3,)
     order = np.random.default_rng(1).permutation(7)
     np.testing.assert_allclose(student.log_evidence(x[order]), whole[order], rtol=1e-4)
     graph = student.net.graph(x, parameters="random", beliefs=student.posterior)

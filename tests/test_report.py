@@ -116,11 +116,11 @@ def test_sections_leave_the_learner_as_it_was(tmp_path):
     learner = gbp.Learner(net, (6, 6, 3), iterations=3)
     learner.update(x[:8], y[:8])
     before = {n: np.asarray(b.eta).tobytes() for n, b in learner.posterior.items()}
-    counts = learner.batches, learner.examples, list(learner._sizes)
+    counts = learner.batches, learner.examples, learner.state.sizes
     p = np.asarray(learner.predict_proba(x))
     found = sections(Learnt(learner, x, y, p, 8), tmp_path)
     assert {n: np.asarray(b.eta).tobytes() for n, b in learner.posterior.items()} == before
-    assert (learner.batches, learner.examples, learner._sizes) == counts
+    assert (learner.batches, learner.examples, learner.state.sizes) == counts
     told = {s.title: s for s in found}
     assert [r[0] for r in told["What each layer costs"].table[1:]] == ["dense", "softmax", "together"]
     assert sorted(f.name for f in tmp_path.glob("*.svg")) == [

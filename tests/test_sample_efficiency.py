@@ -37,12 +37,12 @@ class Small(SampleEfficiency):
     """On the digits of scikit-learn."""
 
     data: ClassVar[str] = "digits"
+    chosen: ClassVar[sample_settings.Chosen] = {m: dict.fromkeys((50, 100, 400), s) for m, s in SETTINGS.items()}
 
 
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(one_pass, "paper_classifier", small_network)
-    monkeypatch.setattr(sample_settings, "CHOSEN", {m: dict.fromkeys((50, 100, 400), s) for m, s in SETTINGS.items()})
     return Small(tuple(SETTINGS), (50, 100))
 
 
@@ -166,12 +166,12 @@ def test_sizes_that_no_stream_stops_at(digits):
             list(learn(ADAM, SETTINGS[ADAM], x, y, sizes, lambda read: read(x)))
 
 
-def test_settings_that_were_not_searched(monkeypatch):
-    monkeypatch.setattr(sample_settings, "CHOSEN", {ADAM: {400: {"rate": 0.1}}})
-    assert sample_settings.chosen_for(ADAM, 800) == {"rate": 0.1}
+def test_settings_that_were_not_searched():
+    chosen = {ADAM: {400: {"rate": 0.1}}}
+    assert sample_settings.chosen_for(ADAM, 800, chosen) == {"rate": 0.1}
     for method, size in ((ADAM, 3200), (ADAM, 70), (LINEAR, 50)):
         with pytest.raises(ValueError, match=f"no settings of {method} for {size} images"):
-            sample_settings.chosen_for(method, size)
+            sample_settings.chosen_for(method, size, chosen)
 
 
 def test_names_that_are_none():

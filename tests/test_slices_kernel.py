@@ -166,7 +166,7 @@ def test_what_does_not_depend_on_a_unit_is_heard_though_it_is_unknown():
     """With a coefficient of 0 the other unit hears the whole measurement."""
     graph = graph_of((12,), [StencilKind(((0,), (1,)), (0.0, 2.0))], unknown=1.0)
     check(graph, 0.0, iterations=1)
-    factor = next(iter(graph._factors.values()))
+    factor = next(iter(graph.factors.values()))
     result = gbp.infer(graph, iterations=2)
     np.testing.assert_allclose(result["x"].lam[1:], 4 / factor.noise.ravel(), rtol=1e-5)
     np.testing.assert_allclose(result["x"].mean[1:], factor.y.ravel() / 2, rtol=1e-5)

@@ -157,7 +157,7 @@ def draw(structure, number, sensible):
     numbers = [np.asarray(a) for b in (*result.beliefs.values(), *student.posterior.values()) for a in (b.eta, b.lam)]
     sound = all(np.isfinite(a).all() for a in numbers) and np.isfinite([report.energy, report.residual]).all()
     sound = sound and all((np.asarray(b.lam) > 0).all() for b in student.posterior.values())
-    before = graph.energy({n: e.start for n, e in graph._entries.items()})
+    before = graph.energy(graph.starts)
     after = graph.energy(result)
     energies = sum(before.values()), sum(after.values())
     descends = not any(isinstance(getattr(layer, "robust", None), gbp.Tukey) for layer in net.layers)

@@ -1,5 +1,7 @@
 """Streams: batches of any kind, callbacks, evidence, an alarm when the world changes; and messages that go on."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -15,10 +17,10 @@ class Tensor:
     """Like those of PyTorch: an array, if NumPy asks for one."""
 
     def __init__(self, values):
-        self._values = values
+        self.values = values
 
     def __array__(self, dtype=None, copy=None):
-        return np.asarray(self._values, dtype)
+        return np.asarray(self.values, dtype)
 
 
 def test_a_stream_is_update_after_update():
@@ -128,7 +130,8 @@ def test_evidence_does_not_depend_on_padding_or_on_a_mask_that_hides_nothing():
     found = []
     for sizes, seen in (([], None), ([10], np.ones((4, 2), bool))):
         learner = classifier()
-        learner._sizes = list(sizes)  # to which a batch of four is padded
+        for size in sizes:
+            learner.expect_size(size)  # to which a batch of four is padded
         found.append(learner.update(x[:4], y[:4], x_observed=seen, evidence=True).log_evidence)
     np.testing.assert_allclose(found, found[0], rtol=1e-4)
 
@@ -137,13 +140,13 @@ class Loader:
     """Like PyTorch's, of a stream: it has a length only to say that it has none."""
 
     def __init__(self, *batches):
-        self._batches = batches
+        self.batches = batches
 
     def __len__(self):
         raise TypeError("object has no len()")
 
     def __iter__(self):
-        return iter(self._batches)
+        return iter(self.batches)
 
 
 def test_a_loader_that_does_not_know_its_length(capsys):
@@ -174,9 +177,11 @@ def test_an_alarm_warns_by_default_and_needs_evidence():
     alarm = gbp.DriftAlarm(window=3)
     learner = line()
     x, y = measured(10)
+    usual = learner.update(x, y)
     with pytest.raises(ValueError, match="needs evidence"):
-        alarm.on_batch(learner.update(x, y))
-    alarm._usual.extend([0.0, 0.0, 0.0])
+        alarm.on_batch(usual)
+    for _ in range(3):
+        alarm.on_batch(dataclasses.replace(usual, log_evidence=0.0))
     with pytest.warns(UserWarning, match="the stream has changed"):
         alarm.on_batch(learner.update(x, y + 100, evidence=True))
     for wrong in ({"threshold": 0.0}, {"window": 2}, {"least": -1.0}):

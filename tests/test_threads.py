@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.learner import prediction as answers
+from gbplearn.learner import prediction
 from gbplearn.network.batch import PREDICT_SIZES
 from learners import classifier, copies, line, measured, points
 
@@ -152,7 +152,7 @@ def test_a_prediction_knows_what_was_known_when_it_began(monkeypatch):
     x, y = measured(20)
     learner.update(x[:10], y[:10])
     many = np.tile(x, (PREDICT_SIZES[-1] // 10, 1))
-    before, infer, left = learner.predict(many), answers.infer, [x, x[::-1]]
+    before, infer, left = learner.predict(many), prediction.infer, [x, x[::-1]]
 
     def interrupted(*args, **how):
         found = infer(*args, **how)
@@ -161,7 +161,7 @@ def test_a_prediction_knows_what_was_known_when_it_began(monkeypatch):
             assert learner.update(x[10:], y[10:]).accepted
         return found
 
-    monkeypatch.setattr(answers, "infer", interrupted)
+    monkeypatch.setattr(prediction, "infer", interrupted)
     during = learner.predict(many)
     assert not left
     np.testing.assert_array_equal(during.mean, before.mean)
@@ -195,13 +195,13 @@ def test_copies_go_their_own_way(how):
     learner = one_weight()
     x, y = np.ones((1, 1)), np.ones((1, 1))
     learner.update(x, y)
-    before = copies(learner.posterior), learner.history(), list(learner._sizes)
-    with learner._lock:  # that of a copy is free
+    before = copies(learner.posterior), learner.history(), learner.state.sizes
+    with learner._lock:  # private: no public call holds it for as long as a test likes; that of a copy is free
         other = how(learner)
         in_threads(lambda: other.update(np.ones((3, 1)), np.ones((3, 1))))
     other.forget(0)
     assert [e.forgotten for e in other.history()] == [True, False]
-    assert (learner.history(), learner._sizes) == before[1:]
+    assert (learner.history(), learner.state.sizes) == before[1:]
     assert (learner.batches, other.examples) == (1, 3)
     np.testing.assert_array_equal(copies(learner.posterior)["dense/weight"], before[0]["dense/weight"])
 

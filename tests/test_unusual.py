@@ -99,7 +99,7 @@ def test_a_world_that_has_changed_is_learnt(digits, taught):
         ("one black image", np.where(np.arange(50)[:, None] == 7, 0, x), y),
         ("three images", x[:3], y[:3]),
     ):
-        statistics = gbp.Learner.load(taught)._history.statistics
+        statistics = gbp.Learner.load(taught).state.history.statistics
         assert statistics.unusual(statistics_of(classes(), classes().batch(changed, labels), statistics)) == (), what
     learner = gbp.Learner.load(taught)
     assert learner.update(x[:, order], y).accepted
@@ -240,8 +240,8 @@ def test_a_forgotten_batch_was_never_usual():
         if scale == 1:
             never.update(x, y)
     learner.forget(1)
-    for name, right in numbers(never._history.statistics).items():
-        np.testing.assert_allclose(numbers(learner._history.statistics)[name], right, rtol=1e-9, atol=1e-12)
+    for name, right in numbers(never.state.history.statistics).items():
+        np.testing.assert_allclose(numbers(learner.state.history.statistics)[name], right, rtol=1e-9, atol=1e-12)
     learner.unusual = "refuse"
     assert not learner.update(1e4 * x, y).accepted
     learner.update(x, y)
@@ -256,7 +256,7 @@ def test_what_was_usual_of_models_that_are_merged():
     apart[0].update(x, y)
     apart[1].update(8 * x, y)
     merged = gbp.merge(apart)
-    assert merged._history.statistics == joined(one._history.statistics for one in apart)
+    assert merged.state.history.statistics == joined(one.state.history.statistics for one in apart)
     assert not merged.update(1e4 * x, y).accepted
     assert merged.update(50 * x, y).accepted
 
@@ -269,11 +269,11 @@ def test_checkpoints_know_what_is_usual(record, tmp_path):
     learner.update(2 * x, y)
     again = there_and_back(learner, tmp_path)
     assert again.unusual == "warn"
-    assert again._history.statistics == learner._history.statistics
+    assert again.state.history.statistics == learner.state.history.statistics
     if record:
         for one in (learner, again):
             one.forget(0)
-        assert again._history.statistics == learner._history.statistics
+        assert again.state.history.statistics == learner.state.history.statistics
 
 
 def test_older_checkpoints_do_not_know_what_is_usual(tmp_path):
@@ -284,7 +284,7 @@ def test_older_checkpoints_do_not_know_what_is_usual(tmp_path):
     del facts["settings"]["unusual"], facts["history"]["statistics"], facts["tied"]
     (tmp_path / "old.safetensors").write_bytes(put_together(facts, header, body))
     old = gbp.Learner.load(tmp_path / "old.safetensors")
-    assert (old.unusual, old._history.statistics) == ("refuse", BatchStatistics())
+    assert (old.unusual, old.state.history.statistics) == ("refuse", BatchStatistics())
     assert bits(*old.posterior.values()) == bits(*learner.posterior.values())
     assert old.update(50 * x, y).accepted
     old.forget(0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +10,8 @@ import pytest
 from PIL import Image
 
 import gbplearn as gbp
-from gbplearn.apps.data import video as data
-from gbplearn.apps.data.video import corrupt, load_bear, read_image
+from gbplearn.apps.data.video import Clip, corrupt, load_bear, read_image
 from gbplearn.apps.denoising.layered import PAPER, LayeredModel
-from gbplearn.apps.experiments import video
 from gbplearn.apps.experiments.experiment import run
 from gbplearn.apps.experiments.video import METHODS, Video
 from gbplearn.apps.experiments.video_figure import draw_pictures
@@ -22,14 +21,17 @@ from gbplearn.network.initial import random_starts
 from gbplearn.network.zoo import five_layer_denoiser, pairwise_denoiser, single_layer_denoiser
 
 FRAMES, SIZE = 3, (16, 20)
+CLIP = Clip("davis-bear", FRAMES, SIZE)
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallVideo(Video):
+    clip: ClassVar[Clip] = CLIP
 
 
 @pytest.fixture
-def bear(tmp_path, monkeypatch):
+def bear(tmp_path):
     """A small video in a folder: a shade that moves."""
-    monkeypatch.setattr(data, "FRAMES", FRAMES)
-    monkeypatch.setattr(data, "SIZE", SIZE)
-    monkeypatch.setattr(video, "FRAMES", FRAMES)
     folder = tmp_path / "data" / "davis-bear"
     folder.mkdir(parents=True)
     rows, columns = np.mgrid[:32, :40] / 40
@@ -63,7 +65,7 @@ def test_noise_is_a_share_of_the_pixels_with_all_their_channels():
 
 
 def test_frames_are_read_in_order_and_resized(bear):
-    frames = load_bear(bear)
+    frames = load_bear(bear, clip=CLIP)
     assert frames.shape == (FRAMES, *SIZE, 3)
     assert frames.dtype == np.uint8
     with Image.open(bear / "davis-bear" / "00001.png") as image:
@@ -71,7 +73,7 @@ def test_frames_are_read_in_order_and_resized(bear):
     assert (
         np.abs(frames[1, 1:-1, 1:-1] - halves[1:-1, 1:-1]).max() < 4
     )  # a triangle over four pixels, on a smooth shade
-    np.testing.assert_array_equal(load_bear(bear, 2), frames[:2])
+    np.testing.assert_array_equal(load_bear(bear, 2, CLIP), frames[:2])
 
 
 def test_what_is_wrong_with_a_folder_or_a_file_is_said_in_a_line(bear, tmp_path):
@@ -81,13 +83,13 @@ def test_what_is_wrong_with_a_folder_or_a_file_is_said_in_a_line(bear, tmp_path)
     whole = frame.read_bytes()
     frame.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"00002\.png cannot be read"):
-        load_bear(bear)
+        load_bear(bear, clip=CLIP)
     frame.write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"00002\.png is no image"):
         read_image(frame)
     frame.unlink()
     with pytest.raises(ValueError, match="holds 2 frames, the bear has 3"):
-        load_bear(bear)
+        load_bear(bear, clip=CLIP)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def small(**options):
 def test_a_batch_tells_what_is_believed_of_it(bear):
     """The belief is that of the graph that learns, for any batch size."""
     net = single_layer_denoiser()
-    x = load_bear(bear) / 255
+    x = load_bear(bear, clip=CLIP) / 255
     learner = LayeredModel(single_layer_denoiser, 10, 0.8, 0.0).learner((*SIZE, 3), 0)
     report = learner.update(x[:2], want="input")
     prior = net.priors((*SIZE, 3), seed=0)
@@ -146,10 +148,10 @@ def halved():
 def test_the_experiment_goes_on_where_it_was_stopped(bear, tmp_path, monkeypatch):
     monkeypatch.setitem(METHODS, "one layer, continual", small(network=halved, carry=("upsample",)))
     monkeypatch.setitem(METHODS, "pairwise", dataclasses.replace(PAPER["pairwise"], iterations=30))
-    experiment = Video(("pairwise", "one layer, continual"), frames=FRAMES, data_dir=bear)
+    experiment = SmallVideo(("pairwise", "one layer, continual"), frames=FRAMES, data_dir=bear)
     results, *_ = run(experiment, [0], tmp_path / "whole", tmp_path / "ledger.jsonl")
     metrics = {name: m["mean"] for name, m in results["metrics"].items()}
-    clean = load_bear(bear) / 255
+    clean = load_bear(bear, clip=CLIP) / 255
     noisy, _ = corrupt(clean, 0.1, 0)
     before = np.mean([psnr(n, c) for n, c in zip(noisy, clean)])
     assert metrics["PSNR, all frames/pairwise"] > before + 3
@@ -195,7 +197,7 @@ def test_the_experiment_goes_on_where_it_was_stopped(bear, tmp_path, monkeypatch
 
 def test_filters_with_prior_means_of_zero_need_a_random_start(bear):
     """All means zero, no message to a filter or an output has a mean: `J = 0` in either direction."""
-    x = load_bear(bear)[:1, :12, :12] / 255
+    x = load_bear(bear, clip=CLIP)[:1, :12, :12] / 255
     plain = gbp.ConvTranspose2D(2, kernel=3, sigma=0.1, weight_prior=0.1, weight_init=0.0, prior=0.5)
     learnt = {}
     for name, more in (("zero", {}), ("started", {"weight_start": 0.1, "output_start": 0.1})):
@@ -237,11 +239,11 @@ def test_what_is_no_method_and_too_many_frames():
 
 def test_a_new_frame_starts_from_as_much_of_the_old_as_alpha_says(bear):
     """Per frame: from the prior; with alpha 0: from the posterior."""
-    x = load_bear(bear)[:1] / 255
+    x = load_bear(bear, clip=CLIP)[:1] / 255
     for alpha in (0.0, 1.0):
         learner = small(alpha=alpha).learner((*SIZE, 3), 0)
         learner.update(x)
-        started = learner.filtering.next_prior(learner._posterior, learner.prior)
+        started = learner.filtering.next_prior(learner.state.posterior, learner.prior)
         expected = learner.prior if alpha else learner.posterior
         for name in expected:
             np.testing.assert_allclose(started[name].mean, expected[name].mean, atol=1e-6)

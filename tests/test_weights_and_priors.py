@@ -51,7 +51,7 @@ def test_a_robust_factor_of_weight_two_is_two_of_it(off):
 def test_a_weight_of_zero_is_not_there():
     x, y = points(10)
     a, b = classifier(), classifier()
-    a._sizes = b._sizes = [10]
+    b.expect_size(10)
     a.update(x, y, sample_weight=np.r_[np.ones(7), np.zeros(3)])
     b.update(x[:7], y[:7])
     assert_same(a.posterior, b.posterior, 1e-6)

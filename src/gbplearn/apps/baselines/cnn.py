@@ -95,18 +95,19 @@ class GradientClassifier:
         rate = self.rate
         if self.falls_over is not None:
             rate *= (1 + np.cos(np.pi * min(1.0, self.batches / self.falls_over))) / 2
-        self._step(x, np.where(seen, y, 0), seen, rate, self.steps)  # what was not seen may be anything
+        self.step(x, np.where(seen, y, 0), seen, rate, self.steps)  # what was not seen may be anything
         if self.replay_steps:
             self._buffer.extend((x[i], int(y[i])) for i in np.flatnonzero(seen))
             for _ in range(self.replay_steps):
                 count = min(len(y), len(self._buffer))
                 drawn = [self._buffer[i] for i in self._rng.choice(len(self._buffer), count, replace=False)]
                 old_x, old_y = np.stack([a for a, _ in drawn]), np.array([b for _, b in drawn])
-                self._step(old_x, old_y, np.ones(count, bool), rate * self.replay_rate, 1)
+                self.step(old_x, old_y, np.ones(count, bool), rate * self.replay_rate, 1)
         jax.block_until_ready(self.parameters)  # whoever takes the time means the work
         self.batches += 1
 
-    def _step(self, x: np.ndarray, y: np.ndarray, seen: np.ndarray, rate: float, steps: int) -> None:
+    def step(self, x: np.ndarray, y: np.ndarray, seen: np.ndarray, rate: float, steps: int) -> None:
+        """So many gradient steps on examples, of which some were `seen`."""
         batch = jnp.asarray(x), jnp.asarray(y), jnp.asarray(seen)
         for _ in range(steps):
             told = self.net, self.parameters, self._moments, *batch, rate, self.weight_decay
