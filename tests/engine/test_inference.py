@@ -255,7 +255,7 @@ def test_the_residual_is_the_undamped_change_of_the_beliefs():
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("order", [("f", "w"), ("f", "w", "f")])
-def test_newtons_cycle_does_not_look_at_rest(order, large):
+def test_newtons_cycle_is_not_taken_for_rest(order, large):
     """`x³ - 2 x + 2` from 0: 1, 0, 1, ... A group that is visited twice is then where it was."""
     graph = gbp.FactorGraph()
     x = graph.variable("x", (1,), prior=gbp.Gaussian.from_moments(0.0, 1e3), start=0.0)
@@ -268,7 +268,7 @@ def test_newtons_cycle_does_not_look_at_rest(order, large):
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_what_is_unknown_at_first_does_not_look_like_divergence(guard):
+def test_what_is_unknown_at_first_is_not_taken_for_divergence(guard):
     """A chain without priors, held at one end: knowledge travels one link an iteration, from zero precision."""
     graph = gbp.FactorGraph()
     x = graph.variable("x", (30,))
@@ -298,7 +298,7 @@ def test_to_import_the_package_does_not_start_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_iteration_limit_is_said():
+def test_iteration_limit_is_in_the_status():
     graph, _, _ = chain()
     result = gbp.infer(graph, iterations=2, tolerance=1e-6)
     assert result.status is gbp.Status.ITERATION_LIMIT

@@ -215,7 +215,7 @@ def test_the_defaults_settle(kind):
     assert fitted.score(x, y) > 0.9
 
 
-def test_what_ends_at_the_limit_is_said():
+def test_what_ends_at_the_limit_is_reported():
     x, y = plane(60)
     reg = GBPRegressor((2,), iterations=3, passes=2, batch_size=30)
     with pytest.warns(ConvergenceWarning, match="2 of 2 batches ended at the limit of 3 iterations"):

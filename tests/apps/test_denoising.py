@@ -82,7 +82,7 @@ def test_an_observation_counts_so_that_the_mean_is_that_of_the_mixture():
     assert weight_of(np.array([[1.0]]), variance[:, :1], sigma) == 1.0  # no more than what it is
 
 
-def test_what_is_usual_around_is_told_by_others_alone():
+def test_what_is_usual_around_depends_on_others_alone():
     rng = np.random.default_rng(2)
     off, intact = rng.random((40, 40)), np.ones((40, 40))
     before = local_scale(off, intact)

@@ -63,7 +63,7 @@ CASES += [((3, 4), 5, gbp.SmoothLeakyRelu(0.2, 0.3))]
 
 
 @pytest.mark.parametrize(("x_shape", "outputs", "activation"), CASES)
-def test_dense_is_the_plain_function(x_shape, outputs, activation):
+def test_dense_is_the_function_written_out(x_shape, outputs, activation):
     graphs = []
     for build in (as_layer, as_function):
         graph = gbp.FactorGraph()
@@ -85,7 +85,7 @@ def test_a_kink_rounded_off():
 
 
 @pytest.mark.parametrize("direction", ["forward", "generative"])
-def test_both_directions_of_a_network_are_the_plain_function(direction):
+def test_both_directions_of_a_network_are_the_function_written_out(direction):
     """The layer as `Sequential` lays it out, inputs observed with noise, against factors by hand."""
     rng = np.random.default_rng(2)
     x = rng.standard_normal((4, 3))
@@ -115,7 +115,7 @@ def test_weights_without_a_prior_keep_the_size_of_what_they_add_up():
         assert np.std(prior.mean) == pytest.approx(added**-0.5, rel=0.05)
 
 
-def test_softmax_head_is_the_plain_function():
+def test_softmax_head_is_the_function_written_out():
     rng = np.random.default_rng(0)
     graphs = []
     for kind in (SoftmaxKind(), jax.nn.softmax):
@@ -127,7 +127,7 @@ def test_softmax_head_is_the_plain_function():
     assert_same(graphs)
 
 
-def test_gaussian_head_is_the_plain_function():
+def test_gaussian_head_is_the_function_written_out():
     graphs = []
     for kind in (UnaryKind(), lambda a: a):
         rng = np.random.default_rng(0)

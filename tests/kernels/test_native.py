@@ -240,7 +240,7 @@ def test_they_can_be_turned_off(monkeypatch):
 
 @needs_kernels
 @pytest.mark.parametrize("messages", ["pooled", pytest.param("per-edge", marks=pytest.mark.slow)])
-def test_kernels_look_as_xla_does(monkeypatch, messages):
+def test_kernels_diagnose_as_xla_does(monkeypatch, messages):
     """Residuals and energies of an iteration."""
     rng = np.random.default_rng(4)
     problem, options = problem_of(network(), rng.random((5, 9, 9, 1)), rng.integers(0, 3, 5), messages, there=4)

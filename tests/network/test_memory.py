@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.engine import diagnostics as look
-from gbplearn.engine import loop as propagate
+from gbplearn.engine import diagnostics, loop
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 
@@ -51,8 +50,8 @@ def check_memory(net, batch, modes):
         problem = graph.problem(None, mode)
         state = jax.eval_shape(lambda p=problem: empty_state(p, jax.random.PRNGKey(0), False))
         options = make_options(graph, problem, 0.5, 0.0, None, 1)
-        numbers = look.no_diagnostics(problem), jnp.asarray(10), propagate.Enough(jnp.asarray(1e-3))
-        compiled = propagate.run_in_place.lower(problem, state, options, *numbers).compile()
+        numbers = diagnostics.no_diagnostics(problem), jnp.asarray(10), loop.Enough(jnp.asarray(1e-3))
+        compiled = loop.run_in_place.lower(problem, state, options, *numbers).compile()
         used = compiled.memory_analysis().temp_size_in_bytes
         assert used / 3 < net.memory(batch)[mode] < 3 * used
 

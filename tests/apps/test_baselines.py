@@ -108,7 +108,7 @@ def test_a_buffer_as_large_as_a_batch_is_more_steps_on_that_batch():
         assert np.allclose(value, other.parameters[name], atol=1e-6), name
 
 
-def test_what_is_drawn_was_seen_and_is_not_older_than_the_buffer():
+def test_what_is_drawn_was_learnt_from_and_is_not_older_than_the_buffer():
     x, y = straight(0, 20)
     model, drawn = GradientClassifier(LINEAR, rate=0.01, replay=8, replay_steps=5, replay_rate=0.5), []
     step = model.step

@@ -7,7 +7,7 @@ from scipy.optimize import least_squares, minimize
 from sklearn.datasets import load_digits
 
 import gbplearn as gbp
-from gbplearn.engine import loop as propagate
+from gbplearn.engine import loop
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.guard import proximal
 from gbplearn.engine.options import make_options
@@ -40,7 +40,7 @@ def dense(rows, y, sigma=0.1, prior=1.0):
 
 @pytest.mark.parametrize("prior", [1.0, 10.0])
 @pytest.mark.parametrize("kind", ["uncentred", "rank five and noise"])
-def test_regression_on_which_plain_propagation_diverges(kind, prior):
+def test_regression_on_which_unguarded_propagation_diverges(kind, prior):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         rows = features(kind, 1000, 26, rng)
@@ -54,7 +54,7 @@ def test_regression_on_which_plain_propagation_diverges(kind, prior):
         assert bool(jnp.all(jnp.isfinite(result["w"].std)))
 
 
-def test_plain_propagation_does_diverge_there():
+def test_unguarded_propagation_does_diverge_there():
     """Else the tests above would show nothing."""
     rng = np.random.default_rng(0)
     rows = features("uncentred", 1000, 26, rng)
@@ -190,8 +190,8 @@ def test_proximal_steps_go_on_where_noise_was_learnt():
     problem = graph.problem()
     settled = proximal.with_settled_noise(problem, result.state, proximal.current_means(problem, result.state))
     options = make_options(graph, problem, 0.0, 0.0, None, 1)
-    enough = propagate.Enough(jnp.asarray(0.0))
-    state, *_ = propagate.run(settled, result.state, options, no_diagnostics(settled), jnp.asarray(2), enough)
+    enough = loop.Enough(jnp.asarray(0.0))
+    state, *_ = loop.run(settled, result.state, options, no_diagnostics(settled), jnp.asarray(2), enough)
     np.testing.assert_array_equal(state.noise[0], result.state.noise[0])
     np.testing.assert_allclose(proximal.current_means(settled, state)["x"], result["x"].mean, atol=1e-5)
 

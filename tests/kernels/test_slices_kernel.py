@@ -162,7 +162,7 @@ def test_outputs_of_which_all_else_is_known():
 
 
 @needs_kernels
-def test_what_does_not_depend_on_a_unit_is_heard_though_it_is_unknown():
+def test_what_does_not_depend_on_a_unit_counts_though_it_is_unknown():
     """With a coefficient of 0 the other unit hears the whole measurement."""
     graph = graph_of((12,), [StencilKind(((0,), (1,)), (0.0, 2.0))], unknown=1.0)
     check(graph, 0.0, iterations=1)

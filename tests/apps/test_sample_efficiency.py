@@ -88,7 +88,7 @@ def test_methods_are_those_that_they_are_called(small, digits):
     np.testing.assert_array_equal(found[CONVERGED], scores.softmax(again.predict(digits[2])))
 
 
-def test_the_linear_classifier_knows_no_class_that_it_has_not_seen(digits):
+def test_the_linear_classifier_knows_no_class_that_it_has_not_met(digits):
     x, y, test = digits
     few = np.flatnonzero(y < 4)[:50]
     ((_, p),) = learn(LINEAR, {"penalty": 0.5}, x[few], y[few], [50], lambda read: read(test))

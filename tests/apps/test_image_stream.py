@@ -105,14 +105,14 @@ def test_temperature_changes_probabilities_and_no_decision(small, tmp_path):
     assert found["negative log likelihood/adam"] != found["negative log likelihood/adam scaled"]
 
 
-def test_images_of_another_kind_are_told_apart_by_how_undecided_they_are(small):
+def test_images_of_another_kind_are_found_by_how_undecided_they_are(small):
     certain, undecided = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.6, 0.4], [0.5, 0.5]])
     assert small.auroc(undecided, certain, "x") == {"AUROC of digits/x": 1.0}
     assert small.auroc(certain, undecided, "x") == {"AUROC of digits/x": 0.0}
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_finished_is_kept_and_one_that_diverged_is_told(small, tmp_path, capsys, monkeypatch):
+def test_a_comparison_that_is_finished_is_kept_and_one_that_diverged_is_reported(small, tmp_path, capsys, monkeypatch):
     one = dataclasses.replace(small, compared=("linear",))
     whole = one.resume_seed(0, tmp_path)
     (tmp_path / "seed-0.json").unlink()  # killed before that was written

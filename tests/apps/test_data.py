@@ -228,7 +228,7 @@ def test_what_cannot_be_had_is_asked_for(tmp_path, mnist, monkeypatch, capsys):
     assert len(load_images("mnist").train_y) == 5
 
 
-def test_hashes_look_like_hashes():
+def test_hashes_have_the_form_of_hashes():
     for data in known_files.KNOWN.values():
         for md5 in [*data.content.values(), *(d.md5 for d in data.downloads.values())]:
             assert len(bytes.fromhex(md5)) == 16

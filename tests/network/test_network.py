@@ -112,7 +112,7 @@ def test_prior_means_are_drawn_once_by_seed():
     np.testing.assert_array_equal(first["dense/bias"].mean, 0)
 
 
-def test_a_held_variable_is_heard_with_its_uncertainty_and_learns_nothing():
+def test_a_held_variable_counts_with_its_uncertainty_and_learns_nothing():
     """y = x . w with w held: the belief of y in closed form."""
     x = np.array([[1.0, 2.0], [0.5, -1.0]])
     mean, std = np.array([[0.3], [-0.2]]), np.array([[0.5], [0.4]])
@@ -377,7 +377,7 @@ def test_a_network_can_be_pickled_after_a_forward_pass():
     np.testing.assert_array_equal(there.forward(x, values)["dense"], net.forward(x, values)["dense"])
 
 
-def test_activations_start_where_they_are_told():
+def test_activations_start_where_start_says():
     """Others start at the forward pass, which knows nothing of that; the parameters' start it knows."""
     net, x = small(), np.ones((2, 3))
     first = next(s.variable for s in net.places)

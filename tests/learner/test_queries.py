@@ -103,7 +103,7 @@ def test_evidence_of_targets_is_the_density_of_the_prediction(parameters):
 
 
 @pytest.mark.parametrize("seen", [pytest.param((True, True, True), marks=pytest.mark.slow), (True, False, True)])
-def test_evidence_of_what_is_seen_of_an_input(seen):
+def test_evidence_of_what_is_observed_of_an_input(seen):
     """One cause: a tree, so that messages give the marginal density of the pixels that are seen exactly."""
     layer = gbp.Dense(1, direction="generative", sigma=0.4, weight_prior=0.2, weight_init=0.8, bias_init=0.5, prior=2.0)
     student = gbp.Learner(gbp.Sequential(layer, input_shape=(3,)), iterations=50, damping=0.0)

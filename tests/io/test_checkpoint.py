@@ -24,13 +24,12 @@ from checkpoint_files import (
     state,
     there_and_back,
 )
-from gbplearn.io import checkpoint
-from gbplearn.io import values as plain
+from gbplearn.io import checkpoint, values
 from gbplearn.layers.layer import Layer
 
 
 def test_every_layer_comes_back(tmp_path):
-    assert {type(layer) for layer in EVERY_LAYER.layers} == set(plain.LAYERS.values())
+    assert {type(layer) for layer in EVERY_LAYER.layers} == set(values.LAYERS.values())
     learner = gbp.Learner(EVERY_LAYER, (6, 8, 1), input_prior=gbp.Gaussian.from_moments(np.zeros((8, 1)), std=0.5))
     again = there_and_back(learner, tmp_path)
     assert bits(*again.posterior.values(), *again.prior.values()) == bits(*learner.posterior.values()) * 2
@@ -65,7 +64,7 @@ def test_every_builtin_layer_is_known():
         return {cls, *(c for sub in cls.__subclasses__() for c in below(sub))}
 
     public = {c for c in below(Layer) if getattr(gbp, c.__name__, None) is c and not inspect.isabstract(c)}
-    assert public == set(plain.LAYERS.values())
+    assert public == set(values.LAYERS.values())
 
 
 @pytest.mark.parametrize(
@@ -173,8 +172,8 @@ import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 import gbplearn as gbp
-from gbplearn import checkpoint
 from gbplearn.core.files import write_whole
+from gbplearn.io import checkpoint
 
 path = Path(sys.argv[1])
 net = gbp.Sequential(gbp.Dense(2), input_shape=(30_000,))

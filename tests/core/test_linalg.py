@@ -7,7 +7,7 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn.core import linalg
-from gbplearn.engine import loop as propagate
+from gbplearn.engine import loop
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.options import make_options
 from gbplearn.engine.rounding import find_beliefs
@@ -62,9 +62,9 @@ def test_no_program_calls_lapack():
     problem = graph.problem()
     state = empty_state(problem, jax.random.PRNGKey(0), False)
     options = make_options(graph, problem, 0.0, 0.0, None, 1)
-    enough = propagate.Enough(jnp.asarray(1e-3))
+    enough = loop.Enough(jnp.asarray(1e-3))
     programs = [
-        propagate.run.lower(problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough),
+        loop.run.lower(problem, state, options, no_diagnostics(problem), jnp.asarray(5), enough),
         jax.jit(find_beliefs).lower(problem, state),
         jax.jit(lambda g: (g.mean, g.covariance)).lower(problem.prior["pose"]),
     ]

@@ -197,7 +197,7 @@ def loop(mean, std, threshold, weight, count, damping, sigma=0.3):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_three_iterations_are_those_of_a_plain_loop(scaled):
+def test_three_iterations_are_those_of_a_loop_in_numpy(scaled):
     damping = {"x": 0.3, "w": 0.6, "d": 0.5, "y": 0.2}
     weight = np.random.default_rng(1).uniform(0.2, 2.0, (5, 2)) if scaled else np.ones((5, 2))
     if scaled:

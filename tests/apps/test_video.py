@@ -76,7 +76,7 @@ def test_frames_are_read_in_order_and_resized(bear):
     np.testing.assert_array_equal(load_bear(bear, 2, CLIP), frames[:2])
 
 
-def test_what_is_wrong_with_a_folder_or_a_file_is_said_in_a_line(bear, tmp_path):
+def test_what_is_wrong_with_a_folder_or_a_file_is_reported_in_a_line(bear, tmp_path):
     with pytest.raises(ValueError, match="davis-bear: there is no such folder; put the frames"):
         load_bear(tmp_path)
     frame = bear / "davis-bear" / "00002.png"

@@ -68,7 +68,7 @@ def test_operators_of_large_images_are_those_of_the_jacobian(name):
     after=st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )
 @settings(max_examples=25)
-def test_transposed_windows_find_who_has_seen_a_pixel(kernel, stride, dilation, before, after):
+def test_transposed_windows_find_whose_window_holds_a_pixel(kernel, stride, dilation, before, after):
     windows, size = Windows(kernel, stride, dilation, before, after), (4, 5)
     count = windows.count(size)
     assume(min(count) >= 1)

@@ -78,7 +78,7 @@ PLAIN += ("max, most left out", "average, most left out", "upsample, tall")
         *(pytest.param(n, marks=pytest.mark.slow) for n in (*PLAIN, *MORE)),
     ],
 )
-def test_layers_are_the_plain_function(name):
+def test_layers_are_the_function_written_out(name):
     layer, shape = {**CASES, **MORE}[name]
     drawn = draw(layer, shape, seed=1)
     plain, real = as_function(layer, drawn)
@@ -89,7 +89,7 @@ POOLED = ["conv, same, stride 2", "paint, valid, strides 1 and 3", "smooth"]
 
 
 @pytest.mark.parametrize("name", [POOLED[0], *(pytest.param(n, marks=pytest.mark.slow) for n in POOLED[1:])])
-def test_layers_are_the_plain_function_with_pooled_messages(name):
+def test_layers_are_the_function_written_out_with_pooled_messages(name):
     """Here the engine uses the operators of whole Jacobians instead of edges."""
     layer, shape = CASES[name]
     drawn = draw(layer, shape, seed=2)

@@ -19,7 +19,7 @@ LARGE = gbp.Guard(large=0)  # every graph counts as large
 @pytest.mark.parametrize(
     "options", [{"damping": 0.4}, {"damping": 0.3, "schedule": gbp.Order("seen", "odd", "even", "odd")}], ids=str
 )
-def test_large_graphs_are_looked_at_now_and_then_and_end_the_same(options):
+def test_large_graphs_are_diagnosed_now_and_then_and_end_the_same(options):
     graph, mean, std = chain(seed=3)
     small = gbp.infer(graph, iterations=23, tolerance=0.0, **options)
     until = gbp.infer(graph, tolerance=1e-4, **options)
@@ -52,7 +52,7 @@ def test_large_graphs_in_random_order_end_the_same():
 
 
 @pytest.mark.parametrize("relinearise", [2, gbp.OnMovement(0.1)])
-def test_large_graphs_are_looked_at_freshly_linearised(relinearise):
+def test_large_graphs_are_diagnosed_freshly_linearised(relinearise):
     graph = gbp.FactorGraph()
     x = graph.variable("x", (3,), prior=gbp.Gaussian.from_moments(1.0, 10.0))
     graph.add(gbp.Factor(lambda a: a**2, (x[:],), y=np.array([4.0, 9.0, 2.0]), sigma=0.01, name="squares"))
@@ -62,7 +62,7 @@ def test_large_graphs_are_looked_at_freshly_linearised(relinearise):
     np.testing.assert_allclose(result["x"].mean, np.sqrt([4.0, 9.0, 2.0]), atol=1e-3)
 
 
-def test_a_call_with_several_looks_is_as_many_calls():
+def test_a_call_with_several_diagnoses_is_as_many_calls():
     """It stops at the first look that sees enough, and no number that changes from call to call compiles again."""
     graph, _, _ = chain(seed=4)
     problem = graph.problem(None, "auto")
