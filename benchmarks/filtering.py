@@ -5,7 +5,7 @@
 Linear regression with P = 20 weights `~ N(0, 1)`, features with correlation `rho` between any two, noise 0.5. Every
 batch of B examples is solved under the prior it was given; then only the mean and the variance of each weight are
 handed on: the exact variances, or those of belief propagation (its means are the exact ones). Dense algebra in float64;
-tests/test_filtering.py checks that `gbp.Learner` does the same.
+tests/learner/test_filtering.py checks that `gbp.Learner` does the same.
 """
 
 from __future__ import annotations

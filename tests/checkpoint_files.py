@@ -34,7 +34,7 @@ def state(learner):
     return [
         *bits(*learner.posterior.values(), *learner.prior.values(), learner.input_prior),
         (learner.batches, learner.examples, learner.failures, learner.caution),
-        (learner.noise, learner._sizes, learner.note),
+        (learner.noise, learner.state.sizes, learner.note),
         (learner.options, learner.filtering, learner.input_sigma, learner.parameters, learner.dtype, learner.seed),
         (learner.net.layers, learner.net.input_shape, learner.input_shape),
     ]

@@ -318,3 +318,8 @@ def check_operators(kind, shapes, seed=0):
         if m == 1:
             expected = np.concatenate([np.zeros((f, 1)), matrix], 1)[np.arange(f)[:, None], np.asarray(unit)]
             np.testing.assert_allclose(each, expected, atol=2e-5)
+
+
+def actions(found: gbp.Result | gbp.Report) -> list[gbp.GuardAction]:
+    """What the guard found and did, in order."""
+    return [event.action for event in found.guard]

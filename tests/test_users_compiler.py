@@ -7,10 +7,10 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 SOME = (
-    "test_messages.py::test_mixed_scalars_and_blocks_equal_the_schur_complement",
-    "test_pooled.py::test_small_networks_agree_with_messages_kept_edge_by_edge[filters]",
-    "test_layers.py::test_both_directions_of_a_network_are_the_plain_function",
-    "test_layers.py::test_softmax_head_is_the_plain_function",
+    "engine/test_update.py::test_mixed_scalars_and_blocks_equal_the_schur_complement",
+    "engine/test_pooled.py::test_small_networks_agree_with_messages_kept_edge_by_edge[filters]",
+    "layers/test_layers.py::test_both_directions_of_a_network_are_the_function_written_out",
+    "layers/test_layers.py::test_softmax_head_is_the_function_written_out",
 )
 
 

@@ -20,22 +20,22 @@ from .files import cache_folder, make_folder
 
 # XLA:CPU's older code generator: a third of the memory to compile, and a fifth less time. What runs in every iteration
 # is compiled by the newer one, whose code is up to a third faster; unless kernels do the most of it.
-_LEAN = {"xla_cpu_use_fusion_emitters": False}
+LEAN = (("xla_cpu_use_fusion_emitters", False),)
 
 
 # Seconds to compile from which on a program is kept for other processes.
 _WORTH_KEEPING = 0.05
 
 
-def lean_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+def lean_jit(function: Callable[..., Any], wanted: tuple[tuple[str, bool], ...] = LEAN) -> Callable[..., Any]:
     """`jax.jit` for programs that run now and then: cheap to compile where XLA has a way to.
 
-    Inside of another program it is a part of that one.
+    Inside of another program it is a part of that one. `wanted` as `lean_options`.
     """
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=lean_options())
+        return jax.jit(function, compiler_options=lean_options(wanted))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -46,13 +46,14 @@ def lean_jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def lean_options() -> dict[str, bool] | None:
-    """For `jax.jit`'s `compiler_options`; None if this version of XLA does not know them."""
+def lean_options(wanted: tuple[tuple[str, bool], ...] = LEAN) -> dict[str, bool] | None:
+    """For `jax.jit`'s `compiler_options`; None if this version of XLA does not know what is `wanted`."""
+    options = dict(wanted)
     try:
-        jax.jit(lambda: 0, compiler_options=_LEAN).lower().compile()
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except Exception:  # of whatever kind: it is an option of the compiler, and may go
         return None
-    return _LEAN
+    return options
 
 
 def one_round(fn: Callable[[Any], Any], carry: Any, often: Array) -> Any:
@@ -91,7 +92,7 @@ def cache_programs() -> Path | None:
     try:
         make_folder(folder)
     except OSError as error:
-        _log_once(f"compiled programs are not kept: {error}")
+        log_once(f"compiled programs are not kept: {error}")
         return None
     # JAX reads these settings at every compilation; programs that take less are compiled again.
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -101,7 +102,8 @@ def cache_programs() -> Path | None:
 
 
 @functools.cache
-def _log_once(sentence: str) -> None:
+def log_once(sentence: str) -> None:
+    """A warning in the log, not twice in a process."""
     logging.getLogger("gbplearn").warning(sentence)
 
 

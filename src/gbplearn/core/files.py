@@ -51,11 +51,11 @@ def target_of(path: Path) -> Path:
 
     Raises an `OSError` of one line if something else than a file is there.
     """
-    _existing(path)
+    existing(path)
     return Path(os.path.realpath(path))
 
 
-def _existing(path: Path) -> os.stat_result | None:
+def existing(path: Path) -> os.stat_result | None:
     """Of the file, links followed; None if there is none yet."""
     try:
         found = path.stat()
@@ -77,7 +77,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     A link stays a link: the file that it stands for is replaced. The new file has the permissions, and where that is
     allowed the owner, of the old one. Nothing but a file is replaced: an `OSError` says what is there instead.
     """
-    old, target = _existing(path), target_of(path)
+    old, target = existing(path), target_of(path)
     partial, handle, mode = _open_partial(target, old)
     try:
         with open(handle, "wb") as file:

@@ -172,7 +172,7 @@ def _lean_run_in_place() -> Any:
     return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())
 
 
-def _programs(function: Any) -> int:
+def programs_of(function: Any) -> int:
     """How many programs JAX has compiled of a function; 0 in versions of JAX that do not count them."""
     return getattr(function, "_cache_size", int)()
 
@@ -204,9 +204,9 @@ def advance(
         np.asarray(enough.tolerance, dtype), np.asarray(enough.settled, dtype), np.asarray(enough.visits, np.int32)
     )
     program = _lean_run_in_place() if problem.native else run_in_place
-    compiled = _programs(program)
+    compiled = programs_of(program)
     state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
-    if seldom and _programs(program) > compiled:
+    if seldom and programs_of(program) > compiled:
         jax.block_until_ready(state)
         release_memory()
     return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)

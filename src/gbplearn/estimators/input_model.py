@@ -13,7 +13,7 @@ Mask = Bool[np.ndarray, "examples inputs"]
 # More inputs than these are taken for independent of each other.
 MOST_JOINT = 1024
 # The prior `N(0, 1)`, independent, counts as much as this many examples.
-_PRIOR_COUNT = 10.0
+PRIOR_COUNT = 10.0
 
 
 class InputModel:
@@ -26,26 +26,33 @@ class InputModel:
 
     in these units, where expectations over what is missing are those of the model before (the EM algorithm): with `o`
     observed and `u` not, `E[x_u] = m_u - P_uu^-1 P_uo (x_o - m_o)` and `cov[x_u] = P_uu^-1`, where `P = C^-1`.
+
+    **Arguments:** `most_joint`: more inputs than these are taken for independent of each other.
     """
 
-    def __init__(self, shift: Float[np.ndarray, " inputs"], scale: Float[np.ndarray, " inputs"]):
+    def __init__(
+        self,
+        shift: Float[np.ndarray, " inputs"],
+        scale: Float[np.ndarray, " inputs"],
+        most_joint: int = MOST_JOINT,
+    ):
         inputs = len(shift)
-        self.shift, self.scale, self.joint = shift, scale, inputs <= MOST_JOINT
+        self.shift, self.scale, self.joint = shift, scale, inputs <= most_joint
         self.count, self.sum = 0.0, np.zeros(inputs)
         self.squares = np.zeros((inputs, inputs) if self.joint else inputs)
 
     @property
     def mean(self) -> np.ndarray:
         """`m`."""
-        return self.sum / (self.count + _PRIOR_COUNT)
+        return self.sum / (self.count + PRIOR_COUNT)
 
     @property
     def covariance(self) -> np.ndarray:
         """`C`, or its diagonal where inputs are taken for independent."""
-        m, total = self.mean, self.count + _PRIOR_COUNT
+        m, total = self.mean, self.count + PRIOR_COUNT
         if not self.joint:
-            return (_PRIOR_COUNT + self.squares) / total - m * m
-        return (_PRIOR_COUNT * np.eye(len(m)) + self.squares) / total - np.outer(m, m)
+            return (PRIOR_COUNT + self.squares) / total - m * m
+        return (PRIOR_COUNT * np.eye(len(m)) + self.squares) / total - np.outer(m, m)
 
     def learnt(self, x: Inputs, observed: Mask, weight: Float[np.ndarray, " examples"], rounds: int = 10) -> InputModel:
         """The model with more examples: by `rounds` of EM if some of their parts are missing."""

@@ -115,6 +115,11 @@ class FactorGraph:
         """The kind of each variable."""
         return {name: e.kind for name, e in self._entries.items()}
 
+    @property
+    def starts(self) -> dict[str, Array]:
+        """Where each variable is linearised first."""
+        return {name: e.start for name, e in self._entries.items()}
+
     def variable(
         self,
         name: str,

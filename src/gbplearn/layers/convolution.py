@@ -39,10 +39,11 @@ class Convolution:
     """`sum_uvf w_uvfc x_b,i+u,j+v,f`, linear in both."""
 
     windows: Windows
+    planar_from: int = planar.FEWEST_PIXELS  # images of so many pixels go plane by plane
 
     def of_image(self, w: Array, x: Array) -> Float[Array, "b h w c"]:
         """With the filters given."""
-        quick = planar.is_quick(w.shape, x.shape)
+        quick = planar.is_quick(w.shape, x.shape, self.planar_from)
         return (planar.of_image if quick else planar.convolve)(self.windows, w, x)
 
     def of_filters(self, x: Array, w: Array) -> Float[Array, "b h w c"]:
@@ -98,6 +99,7 @@ class ConvolutionKind(FactorKind):
     activation: Elementwise = eqx.field(static=True)
     patches: Array | None = None  # of an image that is known
     known_sum: Array | None = None  # w * x + d, where all of it is known
+    planar_from: int = eqx.field(static=True, default=planar.FEWEST_PIXELS)  # as `Convolution`
 
     def layout(self, *shapes: Shape) -> Layout:
         """One factor an example, place and channel of `y`; its row runs over the window and the channels of `x`."""
@@ -122,15 +124,15 @@ class ConvolutionKind(FactorKind):
         x, w, d, _ = args
         if x is None or self.patches is not None:
             return self
-        patches = Convolution(self.windows).patches(x)
+        patches = Convolution(self.windows, self.planar_from).patches(x)
         known = None if w is None or d is None else patches @ w.reshape(-1, w.shape[3]) + d
         return dataclasses.replace(self, patches=patches, known_sum=known)
 
     def _sum(self, x: Array, w: Array, d: Array, y: Array) -> tuple[Array, Array | None]:
         """`a`, and the patches unless they are not needed."""
-        if self.patches is None and planar.is_quick(w.shape, x.shape):
-            return Convolution(self.windows).of_image(w, x) + d, None
-        patches = Convolution(self.windows).patches(x) if self.patches is None else self.patches
+        if self.patches is None and planar.is_quick(w.shape, x.shape, self.planar_from):
+            return Convolution(self.windows, self.planar_from).of_image(w, x) + d, None
+        patches = Convolution(self.windows, self.planar_from).patches(x) if self.patches is None else self.patches
         if self.known_sum is not None:
             return self.known_sum.reshape(y.shape), patches
         return (patches @ w.reshape(-1, w.shape[3])).reshape(y.shape) + d, patches
@@ -150,9 +152,9 @@ class ConvolutionKind(FactorKind):
         edges = self.layout(*(a.shape for a in args)).edges
         a, patches = self._sum(x, w, d, y)
         slope = -value_and_slope(self.activation, a)[1]
-        convolution = Convolution(self.windows)
+        convolution = Convolution(self.windows, self.planar_from)
         back = partial(planar.to_image, self.windows, (x.shape[1], x.shape[2]))
-        transpose = back if planar.is_quick(w.shape, x.shape) else None
+        transpose = back if planar.is_quick(w.shape, x.shape, self.planar_from) else None
         of_image = Product(w, slope, edges[1], edges[0], convolution.of_image, transpose)
         if patches is not None:
             of_filters = FilterJacobian(patches, slope, w.shape)

@@ -22,12 +22,12 @@ from ..edges.windows import Pair, Windows
 # Products a place: from here on the matrix product is as quick, and the loop takes long to compile.
 _MOST_PRODUCTS = 300
 # Smaller images are not worth the time to compile.
-_FEWEST_PIXELS = 4096
+FEWEST_PIXELS = 4096
 
 
-def is_quick(filters: tuple[int, ...], image: tuple[int, ...]) -> bool:
-    """Whether filters `(K, K, F, C)` are so small, and images `(B, H, W, F)` so large, that this is the way."""
-    worth = math.prod(filters) <= _MOST_PRODUCTS and math.prod(image[:3]) >= _FEWEST_PIXELS
+def is_quick(filters: tuple[int, ...], image: tuple[int, ...], fewest: int = FEWEST_PIXELS) -> bool:
+    """Whether filters `(K, K, F, C)` are so small, and images `(B, H, W, F)` so large, that it pays."""
+    worth = math.prod(filters) <= _MOST_PRODUCTS and math.prod(image[:3]) >= fewest
     return worth and jax.default_backend() == "cpu"
 
 

@@ -106,7 +106,7 @@ class History:
             "most": MOST,
             "most_contributions": MOST_CONTRIBUTIONS,
         }
-        self.__dict__.update(new | state)
+        self.__dict__.update(new | {_FORMERLY.get(name, name): value for name, value in state.items()})
 
     def copy(self) -> History:
         """The same records, which then go different ways."""

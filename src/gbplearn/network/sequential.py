@@ -167,7 +167,8 @@ class Sequential:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a pickle; older ones have another name for the places."""
-        self.__dict__.update({"_memory": {}, "places": place_layers(state["layers"])} | state)
+        held = {name: value for name, value in state.items() if name != "sites"}
+        self.__dict__.update({"_memory": {}, "places": place_layers(state["layers"])} | held)
 
     @cached_property
     def _forward(self) -> Callable[..., dict[str, Array]]:

@@ -96,18 +96,19 @@ class GradientClassifier:
         if self.falls_over is not None:
             rate *= (1 + np.cos(np.pi * min(1.0, self.batches / self.falls_over))) / 2
         # Labels that were not observed may be anything.
-        self._step(x, np.where(observed, y, 0), observed, rate, self.steps)
+        self.step(x, np.where(observed, y, 0), observed, rate, self.steps)
         if self.replay_steps:
             self._buffer.extend((x[i], int(y[i])) for i in np.flatnonzero(observed))
             for _ in range(self.replay_steps):
                 count = min(len(y), len(self._buffer))
                 drawn = [self._buffer[i] for i in self._rng.choice(len(self._buffer), count, replace=False)]
                 old_x, old_y = np.stack([a for a, _ in drawn]), np.array([b for _, b in drawn])
-                self._step(old_x, old_y, np.ones(count, bool), rate * self.replay_rate, 1)
+                self.step(old_x, old_y, np.ones(count, bool), rate * self.replay_rate, 1)
         jax.block_until_ready(self.parameters)  # whoever takes the time means the work
         self.batches += 1
 
-    def _step(self, x: np.ndarray, y: np.ndarray, observed: np.ndarray, rate: float, steps: int) -> None:
+    def step(self, x: np.ndarray, y: np.ndarray, observed: np.ndarray, rate: float, steps: int) -> None:
+        """So many gradient steps on examples, of which some have an observed label."""
         batch = jnp.asarray(x), jnp.asarray(y), jnp.asarray(observed)
         for _ in range(steps):
             self.parameters, self._moments = _descend(

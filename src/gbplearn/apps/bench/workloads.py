@@ -50,7 +50,7 @@ class Workload:
     references: dict[str, Run]
 
 
-def _traffic(problem: Problem, order: tuple[int, ...]) -> int:
+def traffic_of(problem: Problem, order: tuple[int, ...]) -> int:
     """Bytes that must move: messages of a group are read and written, what its variables receive from others is read.
 
     Pooled edge sets have a message a unit, and a reaction a factor. (Observed inputs and parameters are left out: they
@@ -67,7 +67,8 @@ def _traffic(problem: Problem, order: tuple[int, ...]) -> int:
     return total
 
 
-def _workload(graph: FactorGraph, damping: Damping, messages: str, references: dict[str, Run]) -> Workload:
+def workload_of(graph: FactorGraph, damping: Damping, messages: str, references: dict[str, Run]) -> Workload:
+    """Iterations of inference on a graph, beside its references."""
     problem = graph.problem(None, messages)
     options = make_options(graph, problem, damping, 0.0, None, 1)
     problem = prepared(problem, options)
@@ -84,7 +85,7 @@ def _workload(graph: FactorGraph, damping: Damping, messages: str, references: d
         jax.block_until_ready(box[0])
 
     sent = sum(problem.groups[g].edges for g in order)
-    return Workload(run, sent, _traffic(problem, order), references)
+    return Workload(run, sent, traffic_of(problem, order), references)
 
 
 def _images(shape: tuple[int, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -140,19 +141,19 @@ def _train(shape: tuple[int, ...], messages: str, batch: int = 50, filters: int 
     x, y = _images(shape, batch)
     net = paper_classifier() if filters is None else paper_classifier(filters)
     graph = net.graph(net.batch(x, y).padded(batch))
-    return _workload(graph, Damping(0.95, 0.5), messages, _adam(x, y) if filters is None else {})
+    return workload_of(graph, Damping(0.95, 0.5), messages, _adam(x, y) if filters is None else {})
 
 
 def _predict(messages: str) -> Workload:
     x, _ = _images((28, 28, 1), 200)
     net = paper_classifier()
     graph = net.graph(net.batch(x).padded(200), parameters="fixed")
-    return _workload(graph, Damping(0.0, 0.0), messages, _forward(x))
+    return workload_of(graph, Damping(0.0, 0.0), messages, _forward(x))
 
 
 def _video(model: Callable[[], Sequential]) -> Workload:
     x, net = np.random.default_rng(0).random((1, *FRAME), dtype=np.float32), model()
-    return _workload(net.graph(net.batch(x)), Damping(0.8, 0.8), "auto", {})
+    return workload_of(net.graph(net.batch(x)), Damping(0.8, 0.8), "auto", {})
 
 
 def _difference(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -166,7 +167,7 @@ def _million() -> Workload:
     x = graph.variable("x", (count + 1,), prior=Gaussian.from_moments(0.0, 1.0))
     order = rng.permutation(count)
     graph.add(Factor(_difference, (x[order], x[order + 1]), y=0.1, sigma=0.5, name="chain"))
-    return _workload(graph, Damping(0.0, 0.0), "per-edge", {})
+    return workload_of(graph, Damping(0.0, 0.0), "per-edge", {})
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .download import data_folder
 
-BEAR, FRAMES, SIZE = "davis-bear", 82, (258, 454)  # height, width: those of the paper
+
+class Clip(NamedTuple):
+    """Frames of a video in a folder."""
+
+    folder: str
+    frames: int
+    size: tuple[int, int]  # height, width: frames are resized to it
+
+
+BEAR = Clip("davis-bear", 82, (258, 454))  # that of the paper
+FRAMES = BEAR.frames
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 
-def load_bear(folder: str | Path | None = None, count: int = FRAMES) -> np.ndarray:
+def load_bear(folder: str | Path | None = None, count: int | None = None, clip: Clip = BEAR) -> np.ndarray:
     """The bear of DAVIS (480p, 82 frames) as the paper has it: bytes `(frames, 258, 454, 3)`.
 
     **Arguments:**
 
     - `folder`: where `davis-bear/00000.jpg ... 00081.jpg` are; by default as `load_images`.
-    - `count`: the first so many frames.
+    - `count`: the first so many frames; None for all.
+    - `clip`: another video, whose folder has another name, number of frames or size.
     """
-    place = data_folder(folder, BEAR) / BEAR
+    place = data_folder(folder, clip.folder) / clip.folder
     if not place.is_dir():
         raise ValueError(f"{place}: there is no such folder; put the frames of DAVIS/JPEGImages/480p/bear there")
     found = frame_files(place)
-    if len(found) != FRAMES:
-        raise ValueError(f"{place} holds {len(found)} frames, the bear has {FRAMES}")
-    return np.stack([read_image(path, SIZE) for path in found[:count]])
+    if len(found) != clip.frames:
+        raise ValueError(f"{place} holds {len(found)} frames, the bear has {clip.frames}")
+    return np.stack([read_image(path, clip.size) for path in found[:count]])
 
 
 def frame_files(folder: Path) -> list[Path]:

@@ -91,7 +91,7 @@ class Denoisers(InParts):
         if not 1 <= self.frames <= FRAMES:
             raise ValueError(f"frames must be a number from 1 to {FRAMES}, got {self.frames}")
 
-    def _clean(self, source: str) -> np.ndarray:
+    def clean_frames_of(self, source: str) -> np.ndarray:
         """Frames `(frames, height, width, channels)` of numbers in [0, 1]."""
         if source == "bear":
             return load_bear(self.data_dir, self.frames) / np.float32(255)
@@ -122,7 +122,7 @@ class Denoisers(InParts):
                 parts, name = Parts(folder, of), f"seed-{seed}-{source}-{method.replace(', ', '-').replace(' ', '-')}"
                 before &= parts.has(name)
                 if not parts.has(name) and not noisy:
-                    clean = self._clean(source)
+                    clean = self.clean_frames_of(source)
                     noisy = [clean, corrupt(clean, self.share, seed)[0]]
                 held = parts.get(name, partial(_measure, method, source, *noisy), "psnr", "ssim", "cpu", "cost")
                 metrics |= {

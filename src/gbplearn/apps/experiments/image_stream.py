@@ -96,8 +96,8 @@ class ImageStream(InParts):
         metrics, kept = self._read_out(training, unknown)
         if seed == 0 and not training.images_used:  # else it would be that of something else
             metrics["peak memory, MB/fixed"] = peak_memory_mb()
-        for name in self._compared_with(seed):
-            make = partial(self._compare, name, images, unknown, order, seed)
+        for name in self.compared_with(seed):
+            make = partial(self.compare, name, images, unknown, order, seed)
             held = parts.get(f"{done}-{name.replace(' ', '-')}", make, "metrics", "curve")
             metrics |= held["metrics"]
             kept["curves"][name] = held["curve"]
@@ -107,7 +107,7 @@ class ImageStream(InParts):
         parts.write(done, {"metrics": metrics, "kept": kept, "cost": cost})
         return SeedRun(seed, metrics, kept, cost=cost)
 
-    def _compared_with(self, seed: int) -> list[str]:
+    def compared_with(self, seed: int) -> list[str]:
         """What runs beside this seed; the others have the architecture of the convolutional network."""
         names = self.compared if self.graph == "convolutional" else [n for n in self.compared if n == "linear"]
         return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
@@ -136,7 +136,7 @@ class ImageStream(InParts):
         metrics = {k: v for how in p for k, v in all_scores(p[how], images.test_y, how).items()}
         if unknown is not None:
             for how in p:
-                metrics |= self._auroc(self._probabilities(learner, unknown, how), p[how], how)
+                metrics |= self.auroc(self._probabilities(learner, unknown, how), p[how], how)
         metrics |= {
             "learning, CPU seconds/fixed": curve.spent["cpu"],
             "learning, seconds/fixed": curve.spent["wall"],
@@ -149,7 +149,7 @@ class ImageStream(InParts):
         }
         return metrics, kept
 
-    def _auroc(self, unknown: np.ndarray, known: np.ndarray, how: str) -> dict[str, float]:
+    def auroc(self, unknown: np.ndarray, known: np.ndarray, how: str) -> dict[str, float]:
         """By how undecided they are."""
         return {f"AUROC of {self.unknown}/{how}": scores.auroc(scores.entropy(unknown), scores.entropy(known))}
 
@@ -159,7 +159,7 @@ class ImageStream(InParts):
             return scores.softmax(in_portions(learner.forward, x))
         return in_portions(lambda part: learner.predict_proba(part, parameters=how), x)
 
-    def _compare(
+    def compare(
         self, name: str, images: Images, unknown: Pixels | None, order: np.ndarray, seed: int
     ) -> dict[str, Any]:
         """One pass of something else over the same images in the same order."""
@@ -183,7 +183,7 @@ class ImageStream(InParts):
             metrics |= all_scores(p, images.test_y, label)
             if unknown is not None:
                 other = scores.softmax(finite(in_portions(model.predict, unknown), name), temperature)
-                metrics |= self._auroc(other, p, label)
+                metrics |= self.auroc(other, p, label)
         return {"metrics": metrics, "curve": points}
 
     @staticmethod

@@ -109,13 +109,13 @@ class Iterations(InParts):
             f"refused batches, trained with {count}/default": float(learner.failures),
         }
         for how in STARTS:
-            logits = self._asked(learner, x, how, seed)
+            logits = self.outputs_after(learner, x, how, seed)
             for asked, found in logits.items():
                 name = f"test accuracy, trained with {count}, asked with {asked}/{how}"
                 metrics[name] = scores.accuracy(found, y)
         return {"metrics": metrics, "cost": clock.cost()}
 
-    def _asked(self, learner: Learner, x: np.ndarray, how: str, seed: int) -> dict[int, np.ndarray]:
+    def outputs_after(self, learner: Learner, x: np.ndarray, how: str, seed: int) -> dict[int, np.ndarray]:
         """The means of the outputs after each number of iterations, which go on from the last."""
         net, rng = learner.net, np.random.default_rng(seed)
         out: dict[int, list[np.ndarray]] = {count: [] for count in self.counts}

@@ -65,6 +65,7 @@ class Published(Experiment):
     zero_means: bool = True
     data_dir: Path | None = None
 
+    batch: ClassVar[int] = BATCH
     name: ClassVar[str] = "published"
     title: ClassVar[str] = "The authors' runs, quirks included"
     seeds: ClassVar[int] = 3
@@ -90,7 +91,10 @@ class Published(Experiment):
         """Both ways over the same images."""
         images = load_images("mnist", self.data_dir)
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.images]
-        curves = {"published": self._as_published(images, order, seed), "default": _by_default(images, order, seed)}
+        curves = {
+            "published": self._as_published(images, order, seed),
+            "default": self._by_default(images, order, seed),
+        }
         metrics = {
             f"test accuracy after {count} images/{how}": right
             for how, points in curves.items()
@@ -106,9 +110,11 @@ class Published(Experiment):
         if self.zero_means:
             prior = {n: Gaussian(jnp.zeros_like(p.eta), p.lam) for n, p in prior.items()}
         known = prior
-        for start in progress(range(0, len(order), BATCH), f"as published, seed {seed}"):
-            rows = order[start : start + BATCH]
-            known = self._learn(net, images.train_x[rows], images.train_y[rows], known, random, seed, first=start == 0)
+        for start in progress(range(0, len(order), self.batch), f"as published, seed {seed}"):
+            rows = order[start : start + self.batch]
+            known = self.learn_batch(
+                net, images.train_x[rows], images.train_y[rows], known, random, seed, first=start == 0
+            )
 
             def read(x: np.ndarray, known: Mapping[str, Gaussian] = known) -> np.ndarray:
                 return np.asarray(net.predict(x, known, iterations=SWEEPS, tolerance=0.0, guard=False).mean)
@@ -116,7 +122,7 @@ class Published(Experiment):
             points.append((start + len(rows), scores.accuracy(in_portions(read, images.test_x), images.test_y)))
         return points
 
-    def _learn(
+    def learn_batch(
         self,
         net: Sequential,
         x: np.ndarray,
@@ -149,6 +155,16 @@ class Published(Experiment):
         result = infer(graph, iterations=self.iterations - (result is not None), init=result, **how)
         return {name: result[name] for name in known}
 
+    def _by_default(self, images: Images, order: np.ndarray, seed: int) -> list[tuple[int, float]]:
+        images = images.centred()
+        learner, points = _learner(images, seed), []
+        for start in range(0, len(order), self.batch):
+            rows = order[start : start + self.batch]
+            learner.update(images.train_x[rows], images.train_y[rows])
+            logits = in_portions(lambda x: learner.predict(x).mean, images.test_x)
+            points.append((start + len(rows), scores.accuracy(logits, images.test_y)))
+        return points
+
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Both curves."""
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -170,14 +186,3 @@ class Published(Experiment):
 
 def _learner(images: Images, seed: int) -> Learner:
     return Learner(network("convolutional"), images.train_x.shape[1:], iterations=ITERATIONS, seed=seed)
-
-
-def _by_default(images: Images, order: np.ndarray, seed: int) -> list[tuple[int, float]]:
-    images = images.centred()
-    learner, points = _learner(images, seed), []
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        learner.update(images.train_x[rows], images.train_y[rows])
-        logits = in_portions(lambda x: learner.predict(x).mean, images.test_x)
-        points.append((start + len(rows), scores.accuracy(logits, images.test_y)))
-    return points

@@ -26,7 +26,7 @@ from .image_settings import BATCH
 from .one_pass import GBP, METHODS, READ_OUT, learn
 from .parts import InParts, Parts
 from .sample_figure import draw_samples
-from .sample_settings import SIZES, chosen_for
+from .sample_settings import CHOSEN, SIZES, Chosen, chosen_for
 
 # Up to which size a seed goes: the first five all the way.
 _REACH = ((5, 60000), (10, 800), (20, 200))
@@ -54,6 +54,7 @@ class SampleEfficiency(InParts):
     sizes: tuple[int, ...] = SIZES
     data_dir: Path | None = None
 
+    chosen: ClassVar[Chosen] = CHOSEN
     name: ClassVar[str] = "sample-efficiency"
     data: ClassVar[str] = "mnist"
     title: ClassVar[str] = "Sample efficiency on MNIST"
@@ -67,7 +68,7 @@ class SampleEfficiency(InParts):
 
     def settings(self) -> dict[str, Any]:
         """With what was chosen for every method and size."""
-        chosen = {m: {str(n): chosen_for(m, n) for n in self.sizes} for m in self.methods}
+        chosen = {m: {str(n): chosen_for(m, n, self.chosen) for n in self.sizes} for m in self.methods}
         return {**self._same(), "methods": list(self.methods), "sizes": list(self.sizes), "chosen": chosen}
 
     def _same(self) -> dict[str, Any]:
@@ -82,7 +83,9 @@ class SampleEfficiency(InParts):
         costs, before = [], True
         for method in self.methods:
             # Sizes with the same settings are one stream.
-            for setting, group in groupby(sizes_of(seed, self.sizes), key=partial(chosen_for, method)):
+            for setting, group in groupby(
+                sizes_of(seed, self.sizes), key=partial(chosen_for, method, chosen=self.chosen)
+            ):
                 sizes = list(group)
                 parts = Parts(folder, {**self._same(), "method": method, "sizes": sizes, "setting": setting})
                 name = f"seed-{seed}-{method.replace(' ', '-').replace('%', 'percent')}-{sizes[-1]}"

@@ -6,7 +6,7 @@ images that were held back; its trials are in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,9 @@ def trials(method: str, size: int) -> list[dict[str, Any]]:
     return [FIRST[method], *drawn[1:]] if method in FIRST else drawn
 
 
-# By method, then by the size at which it was found.
-CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
+# Settings by method, then by the size at which they were found.
+Chosen = Mapping[str, Mapping[int, dict[str, Any]]]
+CHOSEN: Chosen = {
     "gbp": {
         400: {
             "class_sigma": 0.0041,
@@ -169,10 +170,10 @@ CHOSEN: dict[str, dict[int, dict[str, Any]]] = {
 }
 
 
-def chosen_for(method: str, size: int) -> dict[str, Any]:
-    """The settings of a method for a training set of this size."""
+def chosen_for(method: str, size: int, chosen: Chosen = CHOSEN) -> dict[str, Any]:
+    """The settings of a method for a training set of this size, out of those that were `chosen`."""
     check_method(method)
     searched = [size] if method == LINEAR else [at for at, sizes in SEARCHED.items() if size in sizes]
-    if not searched or searched[0] not in CHOSEN.get(method, {}):
+    if not searched or searched[0] not in chosen.get(method, {}):
         raise ValueError(f"no settings of {method} for {size} images: run benchmarks/sample_search.py, and add them")
-    return CHOSEN[method][searched[0]]
+    return chosen[method][searched[0]]

@@ -153,7 +153,7 @@ class Variances(Experiment):
         metrics: dict[str, float] = {}
         for case in self.cases():
             which = f"{case.name}/{case.how}"
-            found = self._compare(case, seed)
+            found = self.compare(case, seed)
             metrics[f"median ratio, {which}"] = float(np.median(found.ratio))
             metrics[f"smallest ratio, {which}"] = float(found.ratio.min())
             metrics[f"largest ratio, {which}"] = float(found.ratio.max())
@@ -165,7 +165,8 @@ class Variances(Experiment):
                 metrics[f"theory, {which}"] = case.theory
         return SeedRun(seed, metrics, metrics)
 
-    def _compare(self, case: Case, seed: int) -> Compared:
+    def compare(self, case: Case, seed: int) -> Compared:
+        """The standard deviations of a case beside the exact ones."""
         solved = case.make(seed)
         result = infer(
             solved.graph,

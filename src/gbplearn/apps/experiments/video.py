@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from ...core.progress import progress
 from ...io.checkpoint import load, save
 from ...network.warm_start import read_messages, write_messages
-from ..data.video import FRAMES, corrupt, load_bear
+from ..data.video import BEAR, Clip, corrupt, load_bear
 from ..denoising.layered import BETWEEN, PAPER, learn_frame
 from ..image_scores import psnr
 from ..report.record import Clock, settings_hash
@@ -58,10 +58,11 @@ class Video(InParts):
     """
 
     methods: tuple[str, ...] = tuple(PAPER)
-    frames: int = FRAMES
+    frames: int = BEAR.frames
     share: float = 0.1
     data_dir: Path | None = None
 
+    clip: ClassVar[Clip] = BEAR
     name: ClassVar[str] = "video"
     title: ClassVar[str] = "A video with noise"
     seeds: ClassVar[int] = 1
@@ -77,8 +78,8 @@ class Video(InParts):
         for method in self.methods:
             if method not in METHODS:
                 raise ValueError(f"a method must be one of {'; '.join(METHODS)}, got {method!r}")
-        if not 1 <= self.frames <= FRAMES:
-            raise ValueError(f"frames must be a number from 1 to {FRAMES}, got {self.frames}")
+        if not 1 <= self.frames <= self.clip.frames:
+            raise ValueError(f"frames must be a number from 1 to {self.clip.frames}, got {self.frames}")
 
     def settings(self) -> dict[str, Any]:
         """With the networks."""
@@ -96,7 +97,7 @@ class Video(InParts):
         }
 
     def _clean(self) -> np.ndarray:
-        return (load_bear(self.data_dir, self.frames) / 255).astype(np.float32)
+        return (load_bear(self.data_dir, self.frames, self.clip) / 255).astype(np.float32)
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Every method is a part of its own, which goes on after its last frame."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import enum
-import functools
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -66,21 +66,13 @@ class _OtherSources(Exception):
     """The library does not belong to the sources beside it."""
 
 
-def _stamp() -> str:
-    """Of the sources, as `hatch_build.py` compiles it in."""
-    sources = sorted([*FOLDER.glob("*.cc"), *FOLDER.rglob("*.h")])
+def stamp(folder: Path) -> str:
+    """Of the sources in a folder, as `hatch_build.py` compiles it in."""
+    sources = sorted([*folder.glob("*.cc"), *folder.rglob("*.h")])
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
 
 
-def _open(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
-    library.gbplearn_stamp.restype = ctypes.c_char_p
-    if library.gbplearn_stamp().decode() != _stamp():
-        raise _OtherSources(path.name)
-    return library
-
-
-def _register(library: ctypes.CDLL) -> None:
+def register_handlers(library: ctypes.CDLL) -> None:
     """Make the handlers known to XLA, which raises if it does not take one."""
     for name in HANDLERS:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
@@ -90,46 +82,72 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-@functools.cache
-def _load() -> KernelStatus:
-    """Register the kernels with JAX, whatever it computes on."""
-    try:
-        path = FOLDER / "kernels.so"
-        if not path.exists():
-            return KernelStatus(KernelState.NOT_BUILT)
-        basic = _open(path)
-        # Built twice: for every processor of the kind, and for those with wide vectors.
-        path = FOLDER / "kernels_wide.so"
-        wide = basic.gbplearn_has_wide_vectors() and path.exists()
-        library = _open(path) if wide else basic
-    except _OtherSources as error:
-        return KernelStatus(KernelState.OTHER_SOURCES, str(error))
-    except (OSError, AttributeError) as error:  # no library of this system, or none of ours
-        return KernelStatus(KernelState.NOT_LOADED, _first_line(error))
-    # What is registered before the backend has started, XLA checks when it starts: a handler that it refuses would keep
-    # JAX from starting at all.
-    try:
-        jax.local_devices(backend="cpu")
-    except RuntimeError as error:
-        return KernelStatus(KernelState.OTHER_DEVICE, _first_line(error))
-    try:
-        _register(library)
-    except Exception as error:  # of a kind that depends on the version of JAX: there is always the other way
-        return KernelStatus(KernelState.REFUSED, f"jaxlib {jaxlib.version.__version__}: {_first_line(error)}")
-    return KernelStatus(KernelState.WIDE if wide else KernelState.BASIC)
+class Library:
+    """The kernels that were built in a folder, beside their sources; loaded when first asked for.
+
+    **Arguments:** `register`: makes the handlers of a library that was loaded known to XLA.
+    """
+
+    def __init__(self, folder: Path, register: Callable[[ctypes.CDLL], None] = register_handlers):
+        self.folder, self.register = folder, register
+        self._one_at_a_time = threading.Lock()
+        self._loaded: KernelStatus | None = None
+
+    def _open(self, path: Path) -> ctypes.CDLL:
+        library = ctypes.CDLL(str(path))
+        library.gbplearn_stamp.restype = ctypes.c_char_p
+        if library.gbplearn_stamp().decode() != stamp(self.folder):
+            raise _OtherSources(path.name)
+        return library
+
+    def _load(self) -> KernelStatus:
+        """Register the kernels with JAX, whatever it computes on."""
+        try:
+            path = self.folder / "kernels.so"
+            if not path.exists():
+                return KernelStatus(KernelState.NOT_BUILT)
+            basic = self._open(path)
+            # Built twice: for every processor of the kind, and for those with wide vectors.
+            path = self.folder / "kernels_wide.so"
+            wide = basic.gbplearn_has_wide_vectors() and path.exists()
+            library = self._open(path) if wide else basic
+        except _OtherSources as error:
+            return KernelStatus(KernelState.OTHER_SOURCES, str(error))
+        except (OSError, AttributeError) as error:  # no library of this system, or none of ours
+            return KernelStatus(KernelState.NOT_LOADED, _first_line(error))
+        # What is registered before the backend has started, XLA checks when it starts: a handler that it refuses would
+        # keep JAX from starting at all.
+        try:
+            jax.local_devices(backend="cpu")
+        except RuntimeError as error:
+            return KernelStatus(KernelState.OTHER_DEVICE, _first_line(error))
+        try:
+            self.register(library)
+        except Exception as error:  # of a kind that depends on the version of JAX: there is always the other way
+            return KernelStatus(KernelState.REFUSED, f"jaxlib {jaxlib.version.__version__}: {_first_line(error)}")
+        return KernelStatus(KernelState.WIDE if wide else KernelState.BASIC)
+
+    def loaded(self) -> KernelStatus:
+        """Whether they can be used on a CPU, and if not, why."""
+        with self._one_at_a_time:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def status(self) -> KernelStatus:
+        """Whether visits use them here, and if not, why."""
+        if os.environ.get("GBPLEARN_NATIVE", "1") == "0":
+            return KernelStatus(KernelState.TURNED_OFF)
+        device = jax.default_backend()
+        return self.loaded() if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
 
 
-_one_at_a_time = threading.Lock()
-
-
-def _loaded() -> KernelStatus:
-    with _one_at_a_time:
-        return _load()
+INSTALLED = Library(FOLDER)
 
 
 def built() -> bool:
     """Whether the kernels were compiled with the package, and XLA takes them."""
-    return _loaded().on
+    return INSTALLED.loaded().on
 
 
 def status() -> KernelStatus:
@@ -139,10 +157,7 @@ def status() -> KernelStatus:
     print(gbp.native.status())  # native kernels are on, in the build for processors with AVX2
     ```
     """
-    if os.environ.get("GBPLEARN_NATIVE", "1") == "0":
-        return KernelStatus(KernelState.TURNED_OFF)
-    device = jax.default_backend()
-    return _loaded() if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
+    return INSTALLED.status()
 
 
 def available() -> bool:
