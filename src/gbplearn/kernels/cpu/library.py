@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import enum
@@ -9,7 +10,9 @@ import functools
 import hashlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jaxlib.version
@@ -26,13 +29,23 @@ HANDLERS = (
 )
 
 
+class Build(enum.Enum):
+    """Which build of the kernels is wanted. The values are those of `GBPLEARN_NATIVE`."""
+
+    NONE = "0"  # XLA compiles every visit
+    BEST = "1"  # the widest vectors that this processor has: the default
+    WIDE = "wide"  # for processors with AVX2
+    BASIC = "basic"  # for every processor
+
+
 class KernelState(enum.Enum):
     """Whether kernels are used, and if not, why; the values are the sentences a user reads."""
 
     WIDE = "on, in the build for processors with AVX2"
     BASIC = "on, in the build for every processor"
-    TURNED_OFF = "off: GBPLEARN_NATIVE=0 turns them off"
+    TURNED_OFF = "off: GBPLEARN_NATIVE=0, or gbp.native.using, turns them off"
     OTHER_DEVICE = "off: they are for the CPU, and JAX computes on another device"
+    NOT_WIDE = "off: the build for processors with AVX2 is wanted, which is not there or cannot run here"
     NOT_BUILT = "off: they were not built, for want of a C++ compiler on Linux when the package was installed"
     OTHER_SOURCES = "off: they were built of other sources: install the package again"
     NOT_LOADED = "off: the system cannot load the library"
@@ -62,6 +75,13 @@ class KernelStatus:
         return f"native kernels are {self.state}" + (f" ({self.detail})" if self.detail else "")
 
 
+class _Opened(NamedTuple):
+    """A library, and which build it is: the name of its targets ends with it."""
+
+    build: Build
+    handlers: ctypes.CDLL
+
+
 class _OtherSources(Exception):
     """The library does not belong to the sources beside it."""
 
@@ -80,10 +100,16 @@ def _open(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _register(library: ctypes.CDLL) -> None:
+def _target(name: str, build: Build) -> str:
+    """The name of a handler for XLA. Each build has its own: both may be registered, and no program mistakes them."""
+    return f"{name}_{build.value}"
+
+
+def _register(library: _Opened) -> None:
     """Make the handlers known to XLA, which raises if it does not take one."""
     for name in HANDLERS:
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+        handler = jax.ffi.pycapsule(getattr(library.handlers, name))
+        jax.ffi.register_ffi_target(_target(name, library.build), handler, platform="cpu")
 
 
 def _first_line(error: Exception) -> str:
@@ -91,8 +117,8 @@ def _first_line(error: Exception) -> str:
 
 
 @functools.cache
-def _load() -> KernelStatus:
-    """Register the kernels with JAX, whatever it computes on."""
+def _load(build: Build) -> KernelStatus:
+    """Register a build of the kernels with JAX, whatever it computes on."""
     try:
         path = FOLDER / "kernels.so"
         if not path.exists():
@@ -100,8 +126,10 @@ def _load() -> KernelStatus:
         basic = _open(path)
         # Built twice: for every processor of the kind, and for those with wide vectors.
         path = FOLDER / "kernels_wide.so"
-        wide = basic.gbplearn_has_wide_vectors() and path.exists()
-        library = _open(path) if wide else basic
+        wide = build is not Build.BASIC and basic.gbplearn_has_wide_vectors() and path.exists()
+        if build is Build.WIDE and not wide:
+            return KernelStatus(KernelState.NOT_WIDE)
+        library = _Opened(Build.WIDE, _open(path)) if wide else _Opened(Build.BASIC, basic)
     except _OtherSources as error:
         return KernelStatus(KernelState.OTHER_SOURCES, str(error))
     except (OSError, AttributeError) as error:  # no library of this system, or none of ours
@@ -122,14 +150,64 @@ def _load() -> KernelStatus:
 _one_at_a_time = threading.Lock()
 
 
-def _loaded() -> KernelStatus:
+def _loaded(build: Build) -> KernelStatus:
     with _one_at_a_time:
-        return _load()
+        return _load(build)
+
+
+_within: Build | None = None  # the build of the innermost `using`
+
+
+def wanted() -> Build:
+    """The build that is wanted: by `using`, else by `GBPLEARN_NATIVE`, else the best."""
+    if _within is not None:
+        return _within
+    given = os.environ.get("GBPLEARN_NATIVE", "") or Build.BEST.value
+    try:
+        return Build(given.lower())
+    except ValueError:
+        known = ", ".join(build.value for build in Build)
+        raise ValueError(f"GBPLEARN_NATIVE must be one of {known}, got {given!r}") from None
+
+
+def _choose(build: Build | None) -> KernelStatus:
+    """Set `_within`, and drop what was compiled with another build."""
+    global _within
+    before, _within = status(), build
+    after = status()
+    if after != before:
+        jax.clear_caches()
+    return after
+
+
+@contextlib.contextmanager
+def using(build: Build) -> Iterator[KernelStatus]:
+    """Use this build of the kernels within a `with` block, in all threads of the process.
+
+    JAX keeps compiled programs by function and arguments, and does not know of this choice. Where it makes a
+    difference, all programs are dropped on the way in and on the way out: they are compiled again when needed. A
+    program that is called while another thread enters or leaves such a block is of either build.
+
+    ```python
+    with gbp.native.using(gbp.native.Build.BASIC):
+        gbp.infer(graph)
+    ```
+
+    **Raises:** `RuntimeError` if there is no such build here, or none can be used.
+    """
+    before = _within
+    try:
+        found = _choose(build)
+        if build is not Build.NONE and not found.on:
+            raise RuntimeError(str(found))
+        yield found
+    finally:
+        _choose(before)
 
 
 def built() -> bool:
     """Whether the kernels were compiled with the package, and XLA takes them."""
-    return _loaded().on
+    return _loaded(Build.BEST).on
 
 
 def status() -> KernelStatus:
@@ -139,12 +217,21 @@ def status() -> KernelStatus:
     print(gbp.native.status())  # native kernels are on, in the build for processors with AVX2
     ```
     """
-    if os.environ.get("GBPLEARN_NATIVE", "1") == "0":
+    build = wanted()
+    if build is Build.NONE:
         return KernelStatus(KernelState.TURNED_OFF)
     device = jax.default_backend()
-    return _loaded() if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
+    return _loaded(build) if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
 
 
 def available() -> bool:
     """Whether visits may use them here: built, on CPU, and not turned off. `status()` says more."""
     return status().on
+
+
+def target(name: str) -> str:
+    """By which name XLA knows a handler of the build that is in use."""
+    found = status()
+    if not found.on:
+        raise RuntimeError(str(found))
+    return _target(name, Build.WIDE if found.state is KernelState.WIDE else Build.BASIC)
