@@ -2,9 +2,13 @@
 
 XLA:CPU writes every intermediate result of a visit to memory; these kernels go over the factors once. They compute
 what `visit` computes, for float32 on CPU, and nothing else: everywhere else, and where they were not built, the same
-visit is compiled by XLA. `GBPLEARN_NATIVE=0` turns them off; `status()` returns whether they are on, and if not, why.
+visit is compiled by XLA. `status()` shows whether they are on, and if not, why.
+
+They are built twice: for processors with AVX2, and for every processor. The environment chooses before anything is
+compiled: `GBPLEARN_NATIVE=0` turns them off, `1` takes the best build (the default), `wide` or `basic` that one.
+`using(Build.BASIC)` chooses within a `with` block.
 """
 
-from .kernels.cpu.library import KernelState, KernelStatus, available, built, status
+from .kernels.cpu.library import Build, KernelState, KernelStatus, available, built, status, using
 
-__all__ = ["KernelState", "KernelStatus", "available", "built", "status"]
+__all__ = ["Build", "KernelState", "KernelStatus", "available", "built", "status", "using"]

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from ...engine.update import Edge
-from .library import available
+from .library import available, target
 
 # Measurements a factor at most: it was written, and measured, for few.
 _MOST_OUTPUTS = 32
@@ -25,7 +25,7 @@ def call(
 ) -> list[Array]:
     """A kernel with float32 arrays in and out; `aliases`: which argument each result may take the place of."""
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    made = jax.ffi.ffi_call(name, results, input_output_aliases=aliases or {})
+    made = jax.ffi.ffi_call(target(name), results, input_output_aliases=aliases or {})
     return list(made(*args, slope=np.float32(slope)))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import enum
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jaxlib.version
@@ -26,13 +28,23 @@ HANDLERS = (
 )
 
 
+class Build(enum.Enum):
+    """Which build of the kernels is wanted. The values are those of `GBPLEARN_NATIVE`."""
+
+    NONE = "0"  # XLA compiles every visit
+    BEST = "1"  # the widest vectors that this processor has: the default
+    WIDE = "wide"  # for processors with AVX2
+    BASIC = "basic"  # for every processor
+
+
 class KernelState(enum.Enum):
     """Whether kernels are used, and if not, why; the values are the sentences a user reads."""
 
     WIDE = "on, in the build for processors with AVX2"
     BASIC = "on, in the build for every processor"
-    TURNED_OFF = "off: GBPLEARN_NATIVE=0 turns them off"
+    TURNED_OFF = "off: GBPLEARN_NATIVE=0, or gbp.native.using, turns them off"
     OTHER_DEVICE = "off: they are for the CPU, and JAX computes on another device"
+    NOT_WIDE = "off: the build for processors with AVX2 is wanted, which is not there or cannot run here"
     NOT_BUILT = "off: they were not built, for want of a C++ compiler on Linux when the package was installed"
     OTHER_SOURCES = "off: they were built of other sources: install the package again"
     NOT_LOADED = "off: the system cannot load the library"
@@ -62,6 +74,13 @@ class KernelStatus:
         return f"native kernels are {self.state}" + (f" ({self.detail})" if self.detail else "")
 
 
+class Opened(NamedTuple):
+    """A library, and which build it is: the name of its targets ends with it."""
+
+    build: Build
+    handlers: ctypes.CDLL
+
+
 class _OtherSources(Exception):
     """The library does not belong to the sources beside it."""
 
@@ -72,10 +91,16 @@ def stamp(folder: Path) -> str:
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
 
 
-def register_handlers(library: ctypes.CDLL) -> None:
+def _target(name: str, build: Build) -> str:
+    """The name of a handler for XLA. Each build has its own: both may be registered, and no program mistakes them."""
+    return f"{name}_{build.value}"
+
+
+def register_handlers(opened: Opened) -> None:
     """Make the handlers known to XLA, which raises if it does not take one."""
     for name in HANDLERS:
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+        handler = jax.ffi.pycapsule(getattr(opened.handlers, name))
+        jax.ffi.register_ffi_target(_target(name, opened.build), handler, platform="cpu")
 
 
 def _first_line(error: Exception) -> str:
@@ -83,15 +108,15 @@ def _first_line(error: Exception) -> str:
 
 
 class Library:
-    """The kernels that were built in a folder, beside their sources; loaded when first asked for.
+    """The kernels that were built in a folder, beside their sources; each build is loaded when first asked for.
 
     **Arguments:** `register`: makes the handlers of a library that was loaded known to XLA.
     """
 
-    def __init__(self, folder: Path, register: Callable[[ctypes.CDLL], None] = register_handlers):
+    def __init__(self, folder: Path, register: Callable[[Opened], None] = register_handlers):
         self.folder, self.register = folder, register
         self._one_at_a_time = threading.Lock()
-        self._loaded: KernelStatus | None = None
+        self._loaded: dict[Build, KernelStatus] = {}
 
     def _open(self, path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
@@ -100,8 +125,8 @@ class Library:
             raise _OtherSources(path.name)
         return library
 
-    def _load(self) -> KernelStatus:
-        """Register the kernels with JAX, whatever it computes on."""
+    def _load(self, build: Build) -> KernelStatus:
+        """Register a build of the kernels with JAX, whatever it computes on."""
         try:
             path = self.folder / "kernels.so"
             if not path.exists():
@@ -109,8 +134,10 @@ class Library:
             basic = self._open(path)
             # Built twice: for every processor of the kind, and for those with wide vectors.
             path = self.folder / "kernels_wide.so"
-            wide = basic.gbplearn_has_wide_vectors() and path.exists()
-            library = self._open(path) if wide else basic
+            wide = build is not Build.BASIC and basic.gbplearn_has_wide_vectors() and path.exists()
+            if build is Build.WIDE and not wide:
+                return KernelStatus(KernelState.NOT_WIDE)
+            opened = Opened(Build.WIDE, self._open(path)) if wide else Opened(Build.BASIC, basic)
         except _OtherSources as error:
             return KernelStatus(KernelState.OTHER_SOURCES, str(error))
         except (OSError, AttributeError) as error:  # no library of this system, or none of ours
@@ -122,27 +149,78 @@ class Library:
         except RuntimeError as error:
             return KernelStatus(KernelState.OTHER_DEVICE, _first_line(error))
         try:
-            self.register(library)
+            self.register(opened)
         except Exception as error:  # of a kind that depends on the version of JAX: there is always the other way
             return KernelStatus(KernelState.REFUSED, f"jaxlib {jaxlib.version.__version__}: {_first_line(error)}")
         return KernelStatus(KernelState.WIDE if wide else KernelState.BASIC)
 
-    def loaded(self) -> KernelStatus:
-        """Whether they can be used on a CPU, and if not, why."""
+    def loaded(self, build: Build = Build.BEST) -> KernelStatus:
+        """Whether a build can be used on a CPU, and if not, why."""
         with self._one_at_a_time:
-            if self._loaded is None:
-                self._loaded = self._load()
-            return self._loaded
+            if build not in self._loaded:
+                self._loaded[build] = self._load(build)
+            return self._loaded[build]
 
     def status(self) -> KernelStatus:
         """Whether visits use them here, and if not, why."""
-        if os.environ.get("GBPLEARN_NATIVE", "1") == "0":
+        build = wanted()
+        if build is Build.NONE:
             return KernelStatus(KernelState.TURNED_OFF)
         device = jax.default_backend()
-        return self.loaded() if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
+        return self.loaded(build) if device == "cpu" else KernelStatus(KernelState.OTHER_DEVICE, device)
 
 
 INSTALLED = Library(FOLDER)
+
+
+_within: Build | None = None  # the build of the innermost `using`
+
+
+def wanted() -> Build:
+    """The build that is wanted: by `using`, else by `GBPLEARN_NATIVE`, else the best."""
+    if _within is not None:
+        return _within
+    given = os.environ.get("GBPLEARN_NATIVE", "") or Build.BEST.value
+    try:
+        return Build(given.lower())
+    except ValueError:
+        known = ", ".join(build.value for build in Build)
+        raise ValueError(f"GBPLEARN_NATIVE must be one of {known}, got {given!r}") from None
+
+
+def _choose(build: Build | None) -> KernelStatus:
+    """Set `_within`, and drop what was compiled with another build."""
+    global _within
+    before, _within = status(), build
+    after = status()
+    if after != before:
+        jax.clear_caches()
+    return after
+
+
+@contextlib.contextmanager
+def using(build: Build) -> Iterator[KernelStatus]:
+    """Use this build of the kernels within a `with` block, in all threads of the process.
+
+    JAX keeps compiled programs by function and arguments, and does not know of this choice. Where it makes a
+    difference, all programs are dropped on the way in and on the way out: they are compiled again when needed. A
+    program that is called while another thread enters or leaves such a block is of either build.
+
+    ```python
+    with gbp.native.using(gbp.native.Build.BASIC):
+        gbp.infer(graph)
+    ```
+
+    **Raises:** `RuntimeError` if there is no such build here, or none can be used.
+    """
+    before = _within
+    try:
+        found = _choose(build)
+        if build is not Build.NONE and not found.on:
+            raise RuntimeError(str(found))
+        yield found
+    finally:
+        _choose(before)
 
 
 def built() -> bool:
@@ -163,3 +241,11 @@ def status() -> KernelStatus:
 def available() -> bool:
     """Whether visits may use them here: built, on CPU, and not turned off. `status()` says more."""
     return status().on
+
+
+def target(name: str) -> str:
+    """By which name XLA knows a handler of the build that is in use."""
+    found = status()
+    if not found.on:
+        raise RuntimeError(str(found))
+    return _target(name, Build.WIDE if found.state is KernelState.WIDE else Build.BASIC)
