@@ -187,15 +187,17 @@ def test_the_classifiers_fit_the_python_that_is_required(script):
 def test_the_script_runs_the_blocks_that_the_docs_test_runs(script, tmp_path):
     """What it runs in the clean environment, here: on a page of ours, with stand-ins for what is installed."""
     assert script.ROOT == ROOT
+    assert len(pages.blocks(script.ROOT / "README.md")) >= 3
     page = tmp_path / "page.md"
-    text = "```python\nimport gbplearn as gbp\nprint('one')  # -> one\n```\n\n```bash\nfalse\n```\n\n"
-    text += "```python\nprint('two')\n```\n"
+    text = "```python\nimport gbplearn as gbp\nprint('94% of 360')  # -> 94% of 360\n```\n\n"
+    text += "```bash\nfalse\n```\n\n```python\nprint('two')\n```\n"
     page.write_text(text)
     folder = tmp_path / "lib"
     (folder / "gbplearn").mkdir(parents=True)
     (folder / "gbplearn" / "py.typed").touch()
     (folder / "gbplearn" / "__init__.py").write_text(
-        "class native:\n    class on:\n        on = False\n    status = staticmethod(lambda: native.on)\n"
+        "class Status:\n    on = False\n    def __str__(self):\n        return 'no native kernels'\n"
+        "class native:\n    status = Status\n"
     )
     (folder / "jax.py").write_text("__version__ = '0'\n")
 
@@ -206,12 +208,20 @@ def test_the_script_runs_the_blocks_that_the_docs_test_runs(script, tmp_path):
 
     done = run("0")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:2] == ["one", "two"]
-    assert script.json.loads(done.stdout.splitlines()[-1]) == {"jax": "0", "blocks": 2, "kernels": False}
-    assert len(pages.blocks(page)) == 2
-    assert run("1").returncode != 0  # kernels were expected
-    page.write_text(text.replace("-> one", "-> three"))
-    assert "'three' is not printed" in run("0").stderr
+    found = {"jax": "0", "blocks": len(pages.blocks(page)), "kernels": False, "others": []}
+    assert script.json.loads(done.stdout) == found
+    assert found["blocks"] == 2
+    assert "native" in run("1").stderr  # kernels were expected
+
+    page.write_text(text.replace("-> 94% of 360", "-> 93% of 360"))  # the last digit of another XLA
+    assert script.json.loads(run("0").stdout) == found | {"others": ["94% of 360"]}
+    for said in ("92% of 360", "94% of 36", "94.0% of 360", "94% in 360", "three"):
+        page.write_text(text.replace("-> 94% of 360", f"-> {said}"))
+        assert f"'{said}' is not printed" in run("0").stderr
+    page.write_text("```python\n1 / 0\n```\n")
+    assert "ZeroDivisionError" in run("0").stderr
+    page.write_text("no block\n")
+    assert "no block of the page was run" in run("0").stderr
 
 
 def test_what_the_script_reads_from_the_project(script):
