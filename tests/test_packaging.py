@@ -167,6 +167,11 @@ def test_what_is_linked_in_is_not_seen_from_outside(hook, tmp_path):
     assert [line.split()[-1] for line in asked.stdout.splitlines()] == ["gbplearn_trial"]
 
 
+@pytest.mark.skipif(shutil.which("false") is None, reason="there is no such program")
+def test_without_a_c_plus_plus_library_to_link_in_it_is_linked_as_ever(hook, tmp_path):
+    assert hook.linking(["false"], tmp_path) == []
+
+
 def test_metadata():
     assert PROJECT["version"] == gbp.__version__
     assert (ROOT / "src" / "gbplearn" / "py.typed").exists()
