@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.installed-cli
 
-.PHONY: demo test test-all check browser docs bench clean
+.PHONY: demo test test-all check browser docs bench packages clean
 
 demo: $(DEMO)
 	$(BIN)/gbplearn demo
@@ -31,6 +31,10 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/gbplearn bench --gate
+
+# The sdist and the wheel, in clean environments of their own; a subset: make packages ONLY="--python 3.11 --jax newest"
+packages:
+	$(PYTHON) tools/check_packages.py $(ONLY)
 
 SOURCES := pyproject.toml hatch_build.py $(wildcard src/gbplearn/kernels/cpu/*.cc src/gbplearn/kernels/cpu/*.h src/gbplearn/kernels/cpu/headers/xla/ffi/api/*.h)
 
