@@ -62,8 +62,11 @@ def test_biases_are_one_and_weights_are_not(learn):
 
 @pytest.mark.slow
 def test_biases_that_are_tied_are_one(learn):
-    tied, free = (learn(dataclasses.replace(QUICK, tied_bias=t))["conv/bias"] for t in (True, False))
-    assert np.ptp(tied.mean) < 0.3 * np.ptp(free.mean)  # damped, in 12 iterations
+    # After 12 iterations (damping 0.9, dropout 0.5) over half of every message is the start's: 0.95 ** 12. And with
+    # zero prior means the first messages to the pooling are rounding, which then decides which unit is the largest.
+    arrived = dataclasses.replace(QUICK, iterations=100, zero_means=False)
+    tied, free = (learn(dataclasses.replace(arrived, tied_bias=t))["conv/bias"] for t in (True, False))
+    assert np.ptp(tied.mean) < 0.3 * np.ptp(free.mean)
     # One variable with the evidence of all: its precision is above that of any of them alone.
     assert np.asarray(tied.lam).min() > np.asarray(free.lam).max()
 
