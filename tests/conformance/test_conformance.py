@@ -157,8 +157,8 @@ def visited_by_kernels(problem, options):
         found.update(kernels().visit_kernel(known, options, g) is not None for g in known.active())
 
     jax.eval_shape(ask, problem, options)
-    (answer,) = found
-    return answer
+    (all_or_none,) = found
+    return all_or_none
 
 
 def lines(chosen):
