@@ -310,6 +310,7 @@ CASES = {
     "conv, same": Case(image(conv(2, kernel=(2, 3), padding="same", **LEAKY), IMAGE), pools=ALL, weight="rows"),
     "conv, strided": Case(image(conv(2, kernel=3, stride=2, padding="same"), (2, 5, 4, 1)), pools=ALL, numbers="each"),
     "conv, robust": Case(image(conv(2, kernel=2, stride=2, robust=TUKEY), IMAGE), pools="weight bias x", slow=True),
+    "conv, windows apart": Case(image(conv(1, kernel=2, stride=2), IMAGE), pools="weight bias", slow=True),
     "conv, valid, image known": Case(
         image(conv(9, kernel=(3, 2), **LEAKY), IMAGE), **BOTH, pools="weight bias", known="x", weight="rows"
     ),

@@ -217,7 +217,11 @@ def status() -> KernelStatus:
     print(gbp.native.status())  # native kernels are on, in the build for processors with AVX2
     ```
     """
-    build = wanted()
+    return status_of(wanted())
+
+
+def status_of(build: Build) -> KernelStatus:
+    """Whether visits would use the kernels if this build were wanted, and if not, why."""
     if build is Build.NONE:
         return KernelStatus(KernelState.TURNED_OFF)
     device = jax.default_backend()
