@@ -310,6 +310,7 @@ CASES = {
     "conv, same": Case(image(conv(2, kernel=(2, 3), padding="same", **LEAKY), IMAGE), pools=ALL, weight="rows"),
     "conv, strided": Case(image(conv(2, kernel=3, stride=2, padding="same"), (2, 5, 4, 1)), pools=ALL, numbers="each"),
     "conv, robust": Case(image(conv(2, kernel=2, stride=2, robust=TUKEY), IMAGE), pools="weight bias x", slow=True),
+    "conv, windows apart": Case(image(conv(1, kernel=2, stride=2), IMAGE), pools="weight bias", slow=True),
     "conv, valid, image known": Case(
         image(conv(9, kernel=(3, 2), **LEAKY), IMAGE), **BOTH, pools="weight bias", known="x", weight="rows"
     ),
@@ -319,7 +320,8 @@ CASES = {
     ),
     "conv transpose, full": Case(image(paint(2, kernel=(3, 2), stride=2, **LEAKY), IMAGE), pools="y weight bias"),
     "conv transpose, valid": Case(
-        image(paint(2, kernel=(2, 3), stride=(1, 3), borders="valid"), IMAGE), pools="y weight bias", weight="rows", slow=True
+        image(paint(2, kernel=(2, 3), stride=(1, 3), borders="valid"), IMAGE),
+        pools="y weight bias", weight="rows", slow=True,
     ),
     "conv transpose, outputs known": Case(
         image(paint(2, kernel=2, **LEAKY), IMAGE), **BOTH, pools="weight bias", known="y", numbers="each", slow=True
@@ -350,7 +352,8 @@ CASES = {
     ),
     # Two layers.
     "conv and max in one call": Case(
-        conv_and_max(8, 3, 6, 1), "matrix_edges tile_max", "chain", "weight bias", known="x", chained=True, weight="rows"
+        conv_and_max(8, 3, 6, 1),
+        "matrix_edges tile_max", "chain", "weight bias", known="x", weight="rows", chained=True,
     ),
 }  # fmt: skip
 
@@ -358,25 +361,26 @@ CASES = {
 def _larger() -> dict[str, Case]:
     """More sizes (vectors of eight that are full, or not), and what may be combined."""
     out = {}
-    for (batch, inputs, outputs), activation in itertools.product(
-        ((2, 1, 2), (7, 8, 8), (9, 17, 11), (3, 40, 5)), ("linear", "leaky_relu")
-    ):
-        for known, kernels in (("", DENSE), ("x", BOTH | {"pools": "weight bias"})):
-            for weight in (None, "rows", "each", 0.5):
-                name = f"dense {batch}x{inputs}x{outputs}, {activation}, known: {known or 'nothing'}, {weight}"
-                out[name] = Case(
-                    dense(batch, inputs, outputs, activation),
-                    **kernels, known=known, weight=weight, numbers="each" if weight == "each" else "layer",
-                )  # fmt: skip
+    weights = itertools.cycle((None, "rows", "each", 0.5))
+    sizes, activations = ((2, 1, 2), (7, 8, 8), (9, 17, 11), (3, 40, 5)), ("linear", "leaky_relu")
+    # Weights go round by one more each size, so that every activation meets all of them.
+    for size in sizes:
+        weight = next(weights)
+        for activation, known in itertools.product(activations, ("", "x")):
+            kernels = BOTH | {"pools": "weight bias"} if known else DENSE
+            numbers = "each" if weight == "each" else "layer"
+            name = f"dense {size}, {activation}, known: {known or 'nothing'}, weight {weight}"
+            out[name] = Case(dense(*size, activation), **kernels, known=known, weight=weight, numbers=numbers)
+            weight = next(weights)
     for activation in ("sigmoid", "tanh"):
         out[f"dense, {activation}, larger"] = Case(dense(7, 9, 11, activation), pools=ALL, weight="rows")
-    for filters, kernel, stride, padding in itertools.product((1, 8, 17), (2, 3), (1, 2), ("valid", "same")):
+    for filters, (kernel, stride), padding in itertools.product((1, 8, 17), ((2, 1), (3, 2)), ("valid", "same")):
         kind = image(conv(filters, kernel=kernel, stride=stride, padding=padding, **LEAKY), (3, 7, 6, 3))
         name = f"conv {filters}, {kernel} every {stride}, {padding}"
-        if filters < 17:
-            out[name] = Case(kind, pools="weight bias" if (filters, stride, padding) == (1, 2, "") else ALL)
         out[f"{name}, image known"] = Case(kind, **BOTH, pools="weight bias", known="x", weight="rows")
-    for size, channels in itertools.product((2, 3, (1, 4)), (1, 8, 17)):
+        if filters < 17:
+            out[name] = Case(kind, pools=ALL)
+    for size, channels in itertools.product((2, (3, 4)), (1, 8, 17)):
         out[f"max {size}, {channels}"] = Case(
             image(gbp.MaxPool2D(size, sigma=0.4), (3, 7, 8, channels)), "tile_max", weight="each", numbers="each"
         )

@@ -141,8 +141,8 @@ class WrittenOut:
             """`S^-1` and `R`, of these edges."""
             spread = np.einsum("fn,fna,fnb->fab", variance[:, others], j[:, others], j[:, others])
             gain = k[:, None, None] * np.linalg.inv(noise[:, :, None] * np.eye(m) + k[:, None, None] * spread)
-            heard = ~unknown[:, others].any(1)  # of unknown variance: nothing comes through
-            return gain * heard[:, None, None], residual - moved[:, others].sum(1)
+            informed = ~unknown[:, others].any(1)  # an infinite variance: no precision is left
+            return gain * informed[:, None, None], residual - moved[:, others].sum(1)
 
         new_eta, new_lam = np.zeros(mean.shape), np.zeros(mean.shape)
         whole, everywhere = gain_and_left(np.full(mean.shape[1], True)) if pooled.any() else (None, None)

@@ -161,9 +161,9 @@ class Library:
                 self._loaded[build] = self._load(build)
             return self._loaded[build]
 
-    def status(self) -> KernelStatus:
-        """Whether visits use them here, and if not, why."""
-        build = wanted()
+    def status(self, build: Build | None = None) -> KernelStatus:
+        """Whether visits use them here, and if not, why; of the build that is wanted, or of another."""
+        build = wanted() if build is None else build
         if build is Build.NONE:
             return KernelStatus(KernelState.TURNED_OFF)
         device = jax.default_backend()
@@ -236,6 +236,11 @@ def status() -> KernelStatus:
     ```
     """
     return INSTALLED.status()
+
+
+def status_of(build: Build) -> KernelStatus:
+    """Whether visits would use the kernels if this build were wanted, and if not, why."""
+    return INSTALLED.status(build)
 
 
 def available() -> bool:
