@@ -1,5 +1,7 @@
 """The guard: where plain belief propagation diverges, it ends with the right means, or says that it did not."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -229,7 +231,8 @@ def test_events_tell_what_the_guard_did_and_when():
     assert first.action is gbp.GuardAction.DIVERGING
     assert (raised.action, raised.before) == (gbp.GuardAction.DAMPING_RAISED, (0.0, 0.0))
     assert raised.after == pytest.approx((0.7, 0.7))
-    assert (last.action, last.refused) == (gbp.GuardAction.PROXIMAL_STEPS, 0)
+    assert last.action is gbp.GuardAction.PROXIMAL_STEPS
+    assert last.weight == gbp.Guard().first_weight * 4**last.refused  # four times as heavy after each
     assert last.steps > 0
     iterations = [event.iteration for event in result.guard]
     assert iterations == sorted(iterations)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn.factors.operators import Identity, Product, Shared
 from gbplearn.io.values import from_json, to_json
 from gbplearn.layers.activation import ACTIVATIONS, find_activation, value_and_slope
 from gbplearn.layers.dense import DenseKind
@@ -218,6 +219,7 @@ def test_grid_edges_repeat_and_add_up(axes):
 
 def test_layer_files_know_nothing_of_inference():
     """The contract: a layer supplies its energy and Jacobian, the engine does everything else."""
+    import inspect
     import pathlib
     import re
 
@@ -238,4 +240,6 @@ def test_layer_files_know_nothing_of_inference():
         assert not found(path.read_text()), path.name
         seen.add(path.stem)
     images = {"conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d", "upsample2d", "pairwise_smoothing"}
-    assert {"dense", "softmax", "convolution", "window_layer", "operators", *images} <= seen
+    assert {"dense", "softmax", "convolution", "window_layer", *images} <= seen
+    for operator in (Product, Shared, Identity):  # those that layers share; `Entries` is for edge sets of any kind
+        assert not found(inspect.getsource(operator)), operator.__name__

@@ -298,7 +298,9 @@ def test_a_learner_can_forget_after_it_was_saved(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "saying"),
     [
-        ({"record": 1}, "record must be true or false"),
+        ({"record": 0}, "record must be a whole number from 1 to 10,000"),
+        ({"record": "yes"}, "record must be a whole number from 1 to 10,000"),
+        ({"record": 10_001}, "record must be a whole number from 1 to 10,000"),
         ({"batches": [[0, 10]]}, "a batch has batch, examples, status"),
         ({"batches": [[5, 10, "CONVERGED", 3, 1.0, 1.0, True, False]]}, "batch 0 is damaged"),
         ({"batches": [[0, 10, "GREAT", 3, 1.0, 1.0, True, False]]}, "batch 0 is damaged"),
@@ -331,6 +333,14 @@ def test_an_interruption_leaves_the_old_state_or_the_new(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         learner.update(x[10:], y[10:], evidence=True)
     assert (state(learner), learner.history()) == before
+
+
+def test_no_more_batches_are_recorded_than_are_remembered():
+    """Neither could their records be found again, nor could a checkpoint of it be read."""
+    assert classifier(record=10_000).most_recorded == 10_000
+    for wrong in (10_001, -1):
+        with pytest.raises(ValueError, match="record must be True, False or a number of batches up to 10,000"):
+            classifier(record=wrong)
 
 
 def test_a_batch_that_says_very_much(tmp_path):

@@ -37,7 +37,7 @@ from ..network.sequential import Sequential
 from ..network.warm_start import check_warm_layers
 from .batch_evidence import log_evidence_of_batch
 from .filtering import Beliefs, Filtering
-from .history import BatchRecord, Before, History
+from .history import MOST, BatchRecord, Before, History
 from .locks import locked
 from .posterior import Posterior
 from .prediction import Predictor, explains_input, variable_name
@@ -169,8 +169,8 @@ class Learner:
         self.dtype = FactorGraph(dtype=dtype).dtype
         self.input_sigma = input_sigma
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
-        if not isinstance(record, (bool, int, np.integer)) or record < 0:
-            raise ValueError(f"record must be True, False or a number of batches, got {record!r}")
+        if not isinstance(record, (bool, int, np.integer)) or not 0 <= record <= MOST:
+            raise ValueError(f"record must be True, False or a number of batches up to {MOST:,}, got {record!r}")
         self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
         prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
         self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record)))
