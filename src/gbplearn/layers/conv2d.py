@@ -42,7 +42,7 @@ class Conv2D(ConvolutionLayer):
     - `robust`, `robust_over`: as `gbp.Factor`; axes of `(batch, height, width, filters)`, such as `-1` for one switch a
         place.
     - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
-        outside the image is no variable: it counts as 0 and receives no messages.
+        outside the image is no variable: it counts as 0.
     - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
     """
 
