@@ -264,10 +264,10 @@ def test_the_paper_s_network_is_pooled_where_it_is_large():
         gbp.Dense(10),
         gbp.SoftmaxObservation(),
     )
-    found = [pooled_edges(f, "auto") for (f,) in factors_of(net, (28, 28, 1), 50)]
+    found = [pooled_edges(f, "auto") for (f,) in factors_of(net.places, net.shapes((28, 28, 1)), 50)]
     # 50 x 24 x 24 x 16 factors, of one input channel; windows that do not overlap: one edge a unit.
     assert found == [{"conv/weight", "conv/bias", "input"}, set(), {"dense/weight", "max_pool"}, set()]
-    assert all(not pooled_edges(f, "auto") for (f,) in factors_of(net, (8, 8, 1), 2))
+    assert all(not pooled_edges(f, "auto") for (f,) in factors_of(net.places, net.shapes((8, 8, 1)), 2))
 
 
 def test_auto_on_a_graph():
