@@ -11,4 +11,7 @@ compiled: `GBPLEARN_NATIVE=0` turns them off, `1` takes the best build (the defa
 
 from .kernels.cpu.library import Build, KernelState, KernelStatus, available, built, status, using
 
+# Old names lie below this module (`moved.py`): for those it is a package without a folder.
+__path__: list[str] = []
+
 __all__ = ["Build", "KernelState", "KernelStatus", "available", "built", "status", "using"]

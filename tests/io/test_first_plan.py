@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn import moved
 
 HERE = pathlib.Path(__file__).parent
 NUMBERS = dict(np.load(HERE / "first_plan.npz"))
@@ -158,3 +159,10 @@ def test_imports_that_were_taught_work(module):
         exec(f"from {module} import {name}", found)
         if name in gbp.__all__:  # the very same, not a copy
             assert found[name] is getattr(gbp, name)
+
+
+@pytest.mark.parametrize("old", sorted(moved.MOVED))
+def test_every_old_module_is_found(old):
+    if old.startswith("estimator") or "denois" in old or old.startswith(("experiments", "video")):
+        pytest.importorskip("sklearn")
+    assert importlib.import_module(f"gbplearn.{old}") is not None

@@ -377,3 +377,33 @@ def test_only_the_last_batches_are_remembered(tmp_path):
         again.forget(1)
     again.forget(3)
     assert [told.forgotten for told in again.history()] == [False, True, False]
+
+
+def test_as_many_contributions_as_batches_are_remembered():
+    """The oldest batch leaves the records and the contributions at once; the newest can still be forgotten."""
+    from gbplearn.learner.history import BatchRecord, Contribution, Entry, History
+    from gbplearn.learner.unusual import BatchStatistics
+
+    history = History(True, most=3, most_contributions=3)
+    for n in range(4):
+        record = BatchRecord(n, 1, "CONVERGED", 1, 0.0, 0.0, True)
+        history.put(Entry(record, Contribution({}, {}, BatchStatistics()), None, BatchStatistics()))
+    assert [(e.batch, e.recorded) for e in history.entries] == [(1, True), (2, True), (3, True)]
+    assert sorted(history.contributions) == [1, 2, 3]
+
+
+def test_a_state_keeps_its_note():
+    learner = gbp.Learner(gbp.Sequential(gbp.Dense(1), gbp.GaussianObservation(sigma=1.0), input_shape=(2,)))
+    state = learner.state
+    learner.note["a"] = 1
+    learner.restore(state)
+    assert learner.note == {}
+
+
+def test_a_guard_goes_through_a_checkpoint(tmp_path):
+    net = gbp.Sequential(gbp.Dense(1), gbp.GaussianObservation(sigma=1.0), input_shape=(2,))
+    guard = gbp.Guard(grown=1e30, memory=1)
+    gbp.Learner(net, guard=guard, record=7).save(tmp_path / "a.safetensors")
+    loaded = gbp.Learner.load(tmp_path / "a.safetensors")
+    assert loaded.options["guard"] == guard
+    assert loaded.most_recorded == 7

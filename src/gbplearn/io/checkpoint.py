@@ -232,7 +232,10 @@ def decode(data: bytes) -> Content:
 
     settings = _settings(facts["settings"])
     limits = Limits(settings["dtype"])
-    limits.check(settings, "settings")
+    # Thresholds of a guard are compared with, not computed with, but for the weight of its proximal factors.
+    guard = settings["guard"]
+    weight = {"guard": guard.first_weight} if isinstance(guard, Guard) else {}
+    limits.check({name: value for name, value in settings.items() if name != "guard"} | weight, "settings")
     net, shape = _network(facts, limits)
     tied = _tied(facts["tied"], net.parameters(shape))
     counts = {name: facts[name] for name in _COUNTS}

@@ -164,6 +164,8 @@ class History:
 
     def _replace(self, batch: int, **changes: bool) -> None:
         place = batch - self.count + len(self.entries)
+        if place < 0:  # no longer remembered
+            return
         self.entries[place] = dataclasses.replace(self.entries[place], **changes)
 
     def check_recorded(self, batch: int) -> BatchRecord:

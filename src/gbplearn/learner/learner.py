@@ -23,7 +23,7 @@ from ..core.noise import LearnNoise
 from ..core.progress import progress
 from ..engine.damping import Damping, damping_for
 from ..engine.guard.events import GuardAction
-from ..engine.guard.guard import Guard
+from ..engine.guard.guard import Guard, as_guard
 from ..engine.result import InferenceError, Result, Status
 from ..engine.schedules import Schedule
 from ..graph.graph import FactorGraph, all_proper
@@ -149,6 +149,7 @@ class Learner:
         if parameters not in ("fixed", "random"):
             raise ValueError(f"parameters must be 'fixed' or 'random' (at prediction), got {parameters!r}")
         check_mode(messages)
+        as_guard(guard)
         if input_sigma is not None and (net.observes_input or not 0 < input_sigma < float("inf")):
             twice = "the network observes its input already" if net.observes_input else f"got {input_sigma!r}"
             raise ValueError(f"input_sigma must be a number > 0: {twice}")
@@ -169,6 +170,8 @@ class Learner:
         self.dtype = FactorGraph(dtype=dtype).dtype
         self.input_sigma = input_sigma
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
+        if record is None or isinstance(record, np.bool_):
+            record = bool(record)
         if not isinstance(record, (bool, int, np.integer)) or not 0 <= record <= MOST:
             raise ValueError(f"record must be True, False or a number of batches up to {MOST:,}, got {record!r}")
         self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
@@ -192,16 +195,17 @@ class Learner:
                 self.examples,
                 self.failures,
                 self.caution,
-                self.note,
+                dict(self.note),
             )
 
+    @locked
     def restore(self, state: LearnerState) -> None:
         """Replace all that it has learnt by a state."""
         with self._swap:
             self.prior, self._posterior, self.noise = state.prior, state.posterior, state.noise
             self._history, self._tied, self._sizes = state.history.copy(), state.tied, list(state.sizes)
             self.batches, self.examples = state.batches, state.examples
-            self.failures, self.caution, self.note = state.failures, state.caution, state.note
+            self.failures, self.caution, self.note = state.failures, state.caution, dict(state.note)
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # held by whoever changes the learner
@@ -512,6 +516,7 @@ class Learner:
             if not recorded:
                 self._history.drop_records()
 
+    @locked
     def filter_once(self) -> None:
         """Switch filtering off, after it was applied before the last batch: from now on the posterior is the prior.
 

@@ -97,9 +97,11 @@ class Guard:
                 raise ValueError(f"Guard: {name} must be a whole number >= 1, got {getattr(self, name)!r}")
         if not _is_number(self.large, int) or self.large < 0:
             raise ValueError(f"Guard: large must be a whole number >= 0, got {self.large!r}")
-        for name in ("more_damping", "shorter", "on_its_way", "far_down"):
+        for name in ("more_damping", "on_its_way", "far_down"):
             if not _is_number(getattr(self, name), (int, float)) or not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Guard: {name} must lie in [0, 1), got {getattr(self, name)!r}")
+        if not _is_number(self.shorter, (int, float)) or not 0 < self.shorter < 1:
+            raise ValueError(f"Guard: shorter must lie between 0 and 1, got {self.shorter!r}")
         for name in ("grown", "moved", "risen", "first_weight", "largest_weight", "more_weight", "restless", "falls"):
             if not _is_number(getattr(self, name), (int, float)) or not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"Guard: {name} must be a number > 0, got {getattr(self, name)!r}")
@@ -118,9 +120,9 @@ def as_guard(given: bool | Guard) -> Guard:
     """The argument `guard=` as a `Guard`."""
     if isinstance(given, Guard):
         return given
-    if not isinstance(given, bool):
+    if not isinstance(given, (bool, np.bool_)):
         raise TypeError(f"guard must be True, False or a gbp.Guard, got {given!r}")
-    return Guard(enabled=given)
+    return Guard(enabled=bool(given))
 
 
 class Verdict(enum.Enum):
@@ -338,7 +340,7 @@ class GuardedRun:
                 return state, Verdict.OUT_OF_ITERATIONS
             enough = Enough(self.tolerance, self.settled if made >= self.guard.least_iterations else -1.0)
             state, latest, rows = self._advance(self.problem, state, options, latest, chunk, enough)
-            chunk = max(1, self.guard.least_iterations - 1) if chunk == 1 else min(max(10, 2 * chunk), CHUNK)
+            chunk = max(2, self.guard.least_iterations - 1) if chunk == 1 else min(max(10, 2 * chunk), CHUNK)
             residuals = rows.residual.max(1)
             energies = rows.energy.sum(1) + rows.prior.sum(1)
             for r in residuals:
