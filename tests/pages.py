@@ -20,10 +20,28 @@ def pictures(page):
     return re.findall(r"!\[[^]]*\]\([^)]*?(tutorial-[\w.-]+)\)", page.read_text())
 
 
-def run(page):
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def near(expected, printed):
+    """Whether two lines are the same, but for numbers that differ by one in their last digit."""
+    if NUMBER.split(expected) != NUMBER.split(printed):
+        return False
+    pairs = zip(NUMBER.findall(expected), NUMBER.findall(printed))
+    digits = [(len(a.partition(".")[2]), len(b.partition(".")[2]), a, b) for a, b in pairs]
+    return all(m == n and abs(float(a) - float(b)) <= 1.001 * 10.0**-m for m, n, a, b in digits)
+
+
+def same(expected, printed):
+    """Whether two lines are the same, to the letter."""
+    return expected == printed
+
+
+def run(page, agree=same):
     """Run the blocks of a page one after the other, in the working folder; returns the names that they defined.
 
     What a block says that it prints, in comments `# -> ...`, it must print: these lines, in this order.
+    `agree` compares two lines.
     """
     names = {}
     for number, block in enumerate(blocks(page)):
@@ -36,5 +54,6 @@ def run(page):
             print(out.getvalue(), end="")
         printed = iter(out.getvalue().splitlines())
         for line in re.findall(r"# -> (.*)$", block, re.MULTILINE):
-            assert line in printed, f"{where}: '{line}' is not printed there, but:\n{out.getvalue()}"
+            there = any(agree(line, found) for found in printed)
+            assert there, f"{where}: '{line}' is not printed there, but:\n{out.getvalue()}"
     return names

@@ -50,15 +50,6 @@ assert status.on or kernels == "0", str(status)
 sys.path.append(tests)
 import pages
 
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
-def near(said, printed):
-    if NUMBER.split(said) != NUMBER.split(printed):
-        return False
-    pairs = list(zip(NUMBER.findall(said), NUMBER.findall(printed)))
-    digits = [(len(a.partition(".")[2]), len(b.partition(".")[2]), a, b) for a, b in pairs]
-    return all(m == n and abs(float(a) - float(b)) <= 1.001 * 10.0**-m for m, n, a, b in digits)
-
 names, others = {}, []
 blocks = pages.blocks(pathlib.Path(page))
 for number, block in enumerate(blocks, 1):
@@ -67,7 +58,7 @@ for number, block in enumerate(blocks, 1):
         exec(compile(block, f"block {number}", "exec"), names)
     lines = iter(out.getvalue().splitlines())
     for said in re.findall(r"# -> (.*)$", block, re.MULTILINE):
-        found = next((line for line in lines if near(said, line)), None)
+        found = next((line for line in lines if pages.near(said, line)), None)
         assert found is not None, f"block {number}: {said!r} is not printed there, but {out.getvalue()!r}"
         others += [found] if found != said else []
 assert names.get("gbp") is gbp, "no block of the page was run"
