@@ -15,11 +15,13 @@ from .engine.guard.events import GuardAction, GuardEvent
 from .engine.guard.guard import Guard
 from .engine.infer import beliefs, infer, init, step
 from .engine.linearisation import AfterVisit, OnMovement
+from .engine.program import Program, compile
 from .engine.result import InferenceError, Result, Status, Trace
 from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep
 from .engine.state import State
 from .factors.measurement import FactorKind, Layout
 from .factors.operators import Entries, Operator
+from .graph.data import Data, FactorData
 from .graph.factor import Factor, check_jacobian
 from .graph.graph import FactorGraph
 from .graph.poses import PoseGraph
@@ -67,11 +69,13 @@ __all__ = [
     "Conv2D",
     "ConvTranspose2D",
     "Damping",
+    "Data",
     "Dense",
     "Drawing",
     "DriftAlarm",
     "Entries",
     "Factor",
+    "FactorData",
     "FactorGraph",
     "FactorKind",
     "Filtering",
@@ -102,6 +106,7 @@ __all__ = [
     "PoseGraph",
     "Posterior",
     "Prior",
+    "Program",
     "RandomLayers",
     "Relation",
     "Report",
@@ -126,6 +131,7 @@ __all__ = [
     "beliefs",
     "cache_programs",
     "check_jacobian",
+    "compile",
     "damping_for",
     "export",
     "forward_function",

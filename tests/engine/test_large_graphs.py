@@ -9,6 +9,7 @@ import gbplearn as gbp
 from gbplearn.engine import loop
 from gbplearn.engine.diagnostics import no_diagnostics
 from gbplearn.engine.options import make_options
+from gbplearn.engine.program import prepared
 from gbplearn.engine.state import empty_state
 from gbplearn.kernels.cpu.library import built
 from small_graphs import chain
@@ -102,5 +103,5 @@ def test_problems_know_whether_kernels_send_most_messages():
     for graph, expected in ((net.graph(net.batch(x, y)), True), (chain(seed=4)[0], False)):
         problem = graph.problem(None, "pooled")
         options = make_options(graph, problem, 0.5, 0.0, None, 1)
-        assert loop.prepared(problem, options).native is expected
+        assert prepared(problem, options).native is expected
         assert not problem.native

@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.core import Tracer
 
 from .files import cache_folder, make_folder
+from .tracing import trace_state_clean
 
 # XLA:CPU's older code generator: a third of the memory to compile, and a fifth less time. What runs in every iteration
 # is compiled by the newer one, whose code is up to a third faster; unless kernels do the most of it.
@@ -27,19 +28,22 @@ LEAN = (("xla_cpu_use_fusion_emitters", False),)
 _WORTH_KEEPING = 0.05
 
 
-def lean_jit(function: Callable[..., Any], wanted: tuple[tuple[str, bool], ...] = LEAN) -> Callable[..., Any]:
+def lean_jit(
+    function: Callable[..., Any], wanted: tuple[tuple[str, bool], ...] = LEAN, static: tuple[int, ...] = ()
+) -> Callable[..., Any]:
     """`jax.jit` for programs that run now and then: cheap to compile where XLA has a way to.
 
-    Inside of another program it is a part of that one. `wanted` as `lean_options`.
+    Inside of another program it is a part of that one. `wanted` as `lean_options`; `static`: numbers of arguments that
+    are part of the program.
     """
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=lean_options(wanted))
+        return jax.jit(function, static_argnums=static, compiler_options=lean_options(wanted))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        inside = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args))
+        inside = not trace_state_clean() and any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args))
         return function(*args) if inside else compiled()(*args)
 
     return call

@@ -16,8 +16,8 @@ except ImportError:
     trace_state_clean = bool  # False: not known
 
 _INSTEAD = (
-    "gbp.infer is a Python loop over compiled programs and runs outside of JAX's transformations: build the graph from "
-    "numbers and call it in a loop of your own, once for each value"
+    "gbp.infer is a Python loop over compiled programs and runs outside of JAX's transformations. gbp.solve runs "
+    "inside: compile the graph once (gbp.compile), and give the traced values to its data (gbp.Data.replace)"
 )
 
 

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core import linalg
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
 from ..core.tracing import refuse_jit
+from ..graph.data import Data
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import Role
-from ..graph.problem import Problem
+from ..graph.problem import Problem, data_of
 from .damping import Damping
 from .diagnostics import no_diagnostics
 from .guard.guard import Guard, GuardedRun, Outcome, as_guard
 from .linearisation import Relinearise
 from .loop import Enough, run
 from .options import make_options
-from .result import InferenceError, Result, Status, Trace
+from .program import Begun, Program, begin, program_of
+from .result import FoundBeliefs, InferenceError, Result, Status, Trace
 from .rounding import find_beliefs, may_be_rounding
 from .schedules import Schedule
 from .state import Messages, State, empty_state
@@ -66,22 +67,11 @@ def beliefs(
     """The current belief of every variable."""
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)
-    return _by_name(graph, problem, find_beliefs(problem, state).beliefs)
+    return dict(FoundBeliefs(program_of(graph, problem), problem, state))
 
 
 # Rounding of means that is never reported, in standard deviations.
 _SMALL_ROUNDING = 1e-3
-
-
-def _by_name(graph: FactorGraph, problem: Problem, found: dict[str, Gaussian]) -> dict[str, Gaussian]:
-    out = {}
-    for name, variable in graph.variables.items():
-        keep = graph.canonical(name)
-        if keep in found or keep in problem.held:
-            out[name] = found[keep] if keep in found else problem.held[keep]
-        else:
-            out[name] = Gaussian.point(problem.fixed[keep], block=variable.block)
-    return out
 
 
 def _check_state(problem: Problem, state: State) -> None:
@@ -120,8 +110,9 @@ def _with_reaction(old: Messages | None, new: Messages) -> Messages:
 
 
 def infer(
-    graph: FactorGraph,
+    graph: FactorGraph | Program,
     *,
+    data: Data | None = None,
     iterations: int = 1000,
     tolerance: float = 1e-3,
     settled: float | None = None,
@@ -135,11 +126,13 @@ def infer(
     guard: bool | Guard = True,
     throw: bool = True,
     seed: int = 0,
+    origin: Callable[[], FactorGraph] | None = None,
 ) -> Result:
     """Pass messages until the beliefs come to rest.
 
     **Arguments:**
 
+    - `graph`: the graph; or its program (`gbp.compile`), with `data`: its numbers (`graph.data()`).
     - `iterations`: at most so many full schedules.
     - `tolerance`: converged when the undamped proposed change of every belief is smaller, in two iterations in a row:
         `|new mean - mean| / std` and `|log precision ratio|`.
@@ -161,6 +154,7 @@ def infer(
         thresholds as fields.
     - `throw`: raise `gbp.InferenceError` if inference diverges for good; else return the last good state.
     - `seed`: for dropout and random schedules.
+    - `origin`: of a program, makes the graph that it is of, for those who ask the result for it.
 
     **Returns:** a `Result`.
     """
@@ -168,34 +162,42 @@ def infer(
         raise ValueError(f"iterations must be a whole number >= 1, got {iterations!r}")
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
-    if not graph.factors:
-        raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
+    if settled is not None and not settled >= 0:
+        raise ValueError(f"settled must be >= 0, or None, got {settled!r}")
+    if init is not None and not isinstance(init, (Result, State)):
+        raise TypeError(f"init must be a gbp.Result or a gbp.State, got {type(init).__name__}")
     check_not_forked()
     refuse_jit("gbp.infer")
-    problem = graph.problem(evidence, messages)
-    options = make_options(graph, problem, damping, dropout, schedule, relinearise)
-    if init is None:
-        state = empty_state(problem, jax.random.PRNGKey(seed), relinearise != 1)
+    if isinstance(graph, Program):
+        if data is None or evidence is not None:
+            raise ValueError("infer: a program needs data=, in which the evidence is (graph.data(evidence))")
+        program = graph
     else:
-        if not isinstance(init, (Result, State)):
-            raise TypeError(f"init must be a gbp.Result or a gbp.State, got {type(init).__name__}")
+        if data is not None:
+            raise ValueError("infer: data= belongs to a program (gbp.compile); a graph has its own numbers")
+        if not graph.factors:
+            raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
+        problem = graph.problem(evidence, messages)
+        program, data, origin = program_of(graph, problem), data_of(problem), lambda: graph
+    options = make_options(program, program.structure.problem, damping, dropout, schedule, relinearise)
+    begun = begin(program, data, options, jax.random.PRNGKey(seed), relinearise != 1)
+    problem, state = begun.problem, begun.state
+    if init is not None:
         state = _warm_start(init, problem) if isinstance(init, Result) else init
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
-    if settled is not None and not settled >= 0:
-        raise ValueError(f"settled must be >= 0, or None, got {settled!r}")
     limit = -1.0 if settled is None else settled
     outcome = GuardedRun(problem, options, iterations, tolerance, as_guard(guard), limit).run(state)
-    result = _result(graph, problem, outcome, tolerance)
+    result = _result(program, begun, outcome, tolerance, origin)
     if throw and result.status is Status.DIVERGED:
         raise InferenceError(result.message, result)
     return result
 
 
-def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: float) -> Result:
-    found, rounding = find_beliefs(problem, outcome.state)
-    if outcome.means is not None:
-        found = {name: _with_mean(g, outcome.means[name]) for name, g in found.items()}
+def _result(
+    program: Program, begun: Begun, outcome: Outcome, tolerance: float, origin: Callable[[], FactorGraph] | None
+) -> Result:
+    problem = begun.problem
     good = Status.SETTLED if outcome.settled else Status.CONVERGED
     status = Status.DIVERGED if outcome.failed else good if outcome.converged else Status.ITERATION_LIMIT
     names = [g.name for g in problem.groups]
@@ -203,14 +205,17 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: f
     residuals, energy, switched, priors = (
         np.asarray(x) for x in (rows.residual, rows.energy, rows.switched, rows.prior)
     )
-    off = {n: float(x) for n, x in rounding.items()}
-    lost = {n: x for n, x in off.items() if x > max(tolerance, _SMALL_ROUNDING)}
-    if outcome.rounding and not lost:  # less than the tolerance, but nothing else moves
-        lost = {worst: off[worst] for worst in (max(off, key=off.__getitem__),)}
-    # What rounding moves to and fro never comes to rest.
-    restless = status is Status.ITERATION_LIMIT and may_be_rounding(float(residuals[-1].max()), off)
-    if lost and (status is Status.CONVERGED or restless or outcome.rounding):
-        status = Status.ROUNDING
+    found, lost = None, {}
+    if status in (Status.CONVERGED, Status.ITERATION_LIMIT) or outcome.rounding:
+        found, rounding = find_beliefs(problem, outcome.state)
+        off = {n: float(x) for n, x in rounding.items()}
+        lost = {n: x for n, x in off.items() if x > max(tolerance, _SMALL_ROUNDING)}
+        if outcome.rounding and not lost:  # less than the tolerance, but nothing else moves
+            lost = {worst: off[worst] for worst in (max(off, key=off.__getitem__),)}
+        # What rounding moves to and fro never comes to rest.
+        restless = status is Status.ITERATION_LIMIT and may_be_rounding(float(residuals[-1].max()), off)
+        if lost and (status is Status.CONVERGED or restless or outcome.rounding):
+            status = Status.ROUNDING
     trace = Trace(
         np.max(residuals, axis=1, initial=0.0),
         {n: energy[:, i] for i, n in enumerate(names)},
@@ -219,11 +224,12 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: f
         {n: residuals[:, i] for i, n in enumerate(names)},
     )
     message = status.value
-    unknown = [n for n, b in found.items() if problem.touching(n) and not all_proper(b)]
-    if unknown and status is Status.CONVERGED:
-        message += f"; not everything is known of {', '.join(unknown)}"
+    if status is Status.CONVERGED and found is not None:
+        maybe = [n for n in found if n not in problem.proper and problem.touching(n)]
+        unknown = [n for n in maybe if not all_proper(found[n])]
+        message += f"; not everything is known of {', '.join(unknown)}" if unknown else ""
     if status is Status.ROUNDING:
-        message = _rounding_message(lost, graph.dtype)
+        message = _rounding_message(lost, program.dtype)
     if outcome.where is not None:
         g, iteration = outcome.where
         message = f"{message} (group '{names[g]}', iteration {iteration})"
@@ -234,9 +240,10 @@ def _result(graph: FactorGraph, problem: Problem, outcome: Outcome, tolerance: f
         message += f" ({outcome.events[-1]})"
     learnt = zip(problem.groups, outcome.state.noise)
     noise = {g.name: math.sqrt(float(v)) for g, v in learnt if v is not None and g.slots}
+    beliefs = FoundBeliefs(program, problem, outcome.state, outcome.means, found)
     return Result(
-        _by_name(graph, problem, found), status, message, len(residuals), noise, trace, tuple(outcome.events),
-        outcome.state, problem, graph,
+        beliefs, status, message, len(residuals), noise, trace, tuple(outcome.events), outcome.state, problem,
+        origin, begun.measurements,
     )  # fmt: skip
 
 
@@ -249,7 +256,3 @@ def _rounding_message(lost: dict[str, float], dtype: Any) -> str:
         how = f"'{worst}'{more}: beside what was measured its prior is lost"
     cure = "use float64" if dtype == jnp.float32 else "take other units, or less extreme priors and noises"
     return f"{dtype} is not enough: rounding alone may have moved {how}; {cure}"
-
-
-def _with_mean(gaussian: Gaussian, mean: jax.Array) -> Gaussian:
-    return Gaussian(linalg.information(gaussian.lam, mean), gaussian.lam)

@@ -24,7 +24,6 @@ from jax import Array, lax
 
 from ..core.compiling import lean_options, release_memory
 from ..graph.problem import Problem
-from ..kernels.registry import kernels
 from .diagnostics import Diagnostics, Visit, diagnose, priorities
 from .options import Options
 from .state import State
@@ -86,6 +85,8 @@ class Enough(NamedTuple):
     tolerance: float | Array | np.ndarray
     settled: float | Array | np.ndarray = -1.0
     visits: int | Array | np.ndarray = 2
+    least: int | Array | np.ndarray = 0  # iterations before parameters count as settled
+    made: int | Array | np.ndarray = 1  # iterations that were made before; 0: the first one is still to come
 
     def counted(self, latest: Diagnostics, visited: Array) -> Diagnostics:
         """With the quiet visits of this iteration counted, of the groups that were visited."""
@@ -96,9 +97,19 @@ class Enough(NamedTuple):
         """Whether all groups are."""
         return latest.quiet.min() >= self.visits
 
-    def reached(self, latest: Diagnostics) -> Any:
-        """Whether that is enough."""
-        return self.at_rest(latest) | (latest.settling.max() <= self.settled)
+    def reached(self, latest: Diagnostics, made: Any = 0) -> Any:
+        """Whether that is enough, after so many more iterations."""
+        settled = (latest.settling.max() <= self.settled) & (self.made + made >= self.least)
+        return self.at_rest(latest) | settled
+
+    def until_diagnosed(self, made: Any, every: Any) -> Any:
+        """How many iterations a large graph makes until the next diagnosed one, after so many more.
+
+        The first iteration is diagnosed, for energies at the end to be compared with; then the first at which
+        parameters may count as settled; then every so many.
+        """
+        made = self.made + made
+        return jnp.where(made == 0, 1, jnp.where(made < self.least, self.least - made, every))
 
 
 def _run(
@@ -125,7 +136,7 @@ def _run(
 
     def going(carry) -> Array:
         _, latest, _, i = carry
-        busy = ~enough.reached(latest) & jnp.isfinite(latest.total())
+        busy = ~enough.reached(latest, i) & jnp.isfinite(latest.total())
         return (i < limit) & ((i == 0) | busy)
 
     def body(carry):
@@ -136,7 +147,8 @@ def _run(
             latest = enough.counted(latest, (idle | (state.visits > visits)) if picks else jnp.ones_like(idle))
             return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
         # Residuals between two diagnosed iterations are unknown: the second quiet one must follow the first at once.
-        count = jnp.minimum(jnp.where(latest.quiet.max() > 0, 1, every), limit - i)
+        count = jnp.where(latest.quiet.max() > 0, 1, enough.until_diagnosed(i, every))
+        count = jnp.minimum(count, limit - i).astype(i.dtype)
         state, latest = _diagnose_after(problem, state, options, latest, count)
         latest = enough.counted(latest, jnp.ones_like(idle))
         there = (i <= jnp.arange(CHUNK)) & (jnp.arange(CHUNK) < i + count)
@@ -177,18 +189,6 @@ def programs_of(function: Any) -> int:
     return getattr(function, "_cache_size", int)()
 
 
-@jax.jit
-def prepared(problem: Problem, options: Options) -> Problem:
-    """`problem.with_known()`, compiled: for a caller that hands a large problem to several programs, or to one often.
-
-    `native` of it is whether kernels send most of the messages: what XLA has to compile is little then.
-    """
-    known = problem.with_known()
-    sent = {g: known.groups[g].edges for g in known.active()}
-    native = sum(edges for g, edges in sent.items() if kernels().visit_kernel(known, options, g) is not None)
-    return dataclasses.replace(known, native=2 * native > sum(sent.values()))
-
-
 def advance(
     problem: Problem, state: State, options: Options, latest: Diagnostics, limit: int, enough: Enough, large: bool
 ) -> tuple[State, Diagnostics, Diagnostics]:
@@ -201,7 +201,9 @@ def advance(
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     dtype = latest.residual.dtype
     numbers = Enough(
-        np.asarray(enough.tolerance, dtype), np.asarray(enough.settled, dtype), np.asarray(enough.visits, np.int32)
+        np.asarray(enough.tolerance, dtype),
+        np.asarray(enough.settled, dtype),
+        *(np.asarray(n, np.int32) for n in (enough.visits, enough.least, enough.made)),
     )
     program = _lean_run_in_place() if problem.native else run_in_place
     compiled = programs_of(program)

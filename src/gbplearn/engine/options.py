@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..graph.graph import FactorGraph
 from ..graph.problem import Problem
 from .damping import Damping, per_slot
 from .linearisation import AfterVisit, OnMovement, Relinearise
@@ -18,8 +20,8 @@ from .schedules import Schedule, Sweep
 class Options(eqx.Module):
     """How messages are sent. Numbers are data; what is static changes the compiled code."""
 
-    damping: tuple[tuple[Array, ...], ...]  # of each group, of each slot
-    dropout: tuple[tuple[Array, ...], ...]
+    damping: tuple[tuple[Array | np.ndarray, ...], ...]  # of each group, of each slot
+    dropout: tuple[tuple[Array | np.ndarray, ...], ...]
     damped: bool = eqx.field(static=True)
     dropping: bool = eqx.field(static=True)
     relinearise: Relinearise = eqx.field(static=True)
@@ -27,15 +29,30 @@ class Options(eqx.Module):
 
     def kept(self, g: int, s: int) -> Array:
         """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
-        return self.damping[g][s] + (1 - self.damping[g][s]) * self.dropout[g][s]
+        return jnp.asarray(self.damping[g][s] + (1 - self.damping[g][s]) * self.dropout[g][s])
 
     def noise_damping(self, g: int) -> Array:
         """The damping of a noise variance that is learnt."""
         return jnp.max(jnp.stack(self.damping[g]))
 
 
+@runtime_checkable
+class Kinds(Protocol):
+    """What options need to know of a graph, or of its program."""
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """The kind of each variable."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Of all messages."""
+        ...
+
+
 def make_options(
-    graph: FactorGraph,
+    graph: Kinds,
     problem: Problem,
     damping: float | Damping,
     dropout: float | Damping,
@@ -53,5 +70,6 @@ def make_options(
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
-    damp, drop = (jax.tree.map(lambda d: jnp.asarray(np.asarray(d, graph.dtype)), rows) for rows in (damp, drop))
+    # By NumPy: outside of compiled code JAX would make an array of each for itself.
+    damp, drop = (jax.tree.map(lambda d: np.asarray(d, graph.dtype), rows) for rows in (damp, drop))
     return Options(damp, drop, damped, dropping, relinearise, schedule)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from jax import Array
 
+from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..graph.graph import FactorGraph
 from ..graph.problem import Problem
 from . import log_evidence
 from .guard.events import GuardAction, GuardEvent
+from .program import Program
+from .rounding import some_beliefs
 from .state import State
 
 if TYPE_CHECKING:
@@ -81,11 +85,65 @@ class Trace:
         return self.prior_energy + sum(self.energy.values())
 
 
+class FoundBeliefs(Mapping[str, Gaussian]):
+    """The beliefs of all variables by name, computed when they are first asked for: parameters, or all others.
+
+    **Arguments:**
+
+    - `means`: where they are not those of the messages; by canonical names.
+    - `known`: beliefs that have been computed already, by canonical names.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        problem: Problem,
+        state: State,
+        means: Mapping[str, Array] | None = None,
+        known: Mapping[str, Gaussian] | None = None,
+    ):
+        self._program, self._problem, self._state, self._means = program, problem, state, means
+        self._names = dict(program.names)
+        self._found: dict[str, Gaussian] = {} if known is None else {n: self._centred(n, g) for n, g in known.items()}
+
+    def __getitem__(self, name: str) -> Gaussian:
+        keep = self._names[name]
+        if keep not in self._found:
+            self._find(keep)
+        return self._found[keep]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def _find(self, keep: str) -> None:
+        problem = self._problem
+        if keep in problem.held:
+            self._found[keep] = problem.held[keep]
+        elif keep in problem.fixed:
+            self._found[keep] = Gaussian.point(problem.fixed[keep], block=keep in self._program.blocks)
+        else:
+            kind = keep in problem.parameters
+            names = tuple(n for n in problem.prior if (n in problem.parameters) == kind and n not in self._found)
+            found = some_beliefs(problem, self._state, names)
+            self._found |= {n: self._centred(n, g) for n, g in found.items()}
+
+    def _centred(self, name: str, belief: Gaussian) -> Gaussian:
+        if self._means is None:
+            return belief
+        return Gaussian(linalg.information(belief.lam, self._means[name]), belief.lam)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result(Mapping[str, Gaussian]):
     """Beliefs, and how they came about: a mapping, `result["x"]` is the belief of a variable."""
 
-    beliefs: dict[str, Gaussian]
+    beliefs: Mapping[str, Gaussian]
     status: Status
     message: str  # the status with its circumstances: which group, which iteration
     iterations: int
@@ -94,7 +152,8 @@ class Result(Mapping[str, Gaussian]):
     guard: tuple[GuardEvent, ...]  # what the guard found and did, in order; empty if it was not needed
     state: State
     problem: Problem = dataclasses.field(repr=False)  # that the messages are of
-    graph: FactorGraph = dataclasses.field(repr=False)  # that was inferred
+    origin: FactorGraph | Callable[[], FactorGraph] | None = dataclasses.field(repr=False)  # the graph, or makes it
+    counts: Array | None = dataclasses.field(repr=False, default=None)  # of the measurements of each group
 
     def __getitem__(self, name: str) -> Gaussian:
         if name not in self.beliefs:
@@ -106,6 +165,19 @@ class Result(Mapping[str, Gaussian]):
 
     def __len__(self) -> int:
         return len(self.beliefs)
+
+    @property
+    def graph(self) -> FactorGraph:
+        """The graph that was inferred."""
+        if self.origin is None:
+            raise ValueError("this result is of a program: it knows its numbers, but not the graph that they are of")
+        return self.origin if isinstance(self.origin, FactorGraph) else self.origin()
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """How many measurements each factor group has, each counted by its weight."""
+        counts = [g.measurements() for g in self.problem.groups] if self.counts is None else np.asarray(self.counts)
+        return {g.name: float(n) for g, n in zip(self.problem.groups, counts)}
 
     @property
     def residual(self) -> float:

@@ -100,6 +100,20 @@ def find_beliefs(problem: Problem, state: State) -> BeliefsWithRounding:
     return BeliefsWithRounding(beliefs, off)
 
 
+def _some_beliefs(problem: Problem, state: State, names: tuple[str, ...]) -> dict[str, Gaussian]:
+    """The beliefs of some variables, as `find_beliefs` gives them."""
+    found = {}
+    for name in names:
+        prior = problem.prior[name]
+        messages = [message_product(problem, state, g, s) for g, s in problem.touching(name)]
+        belief = Gaussian(*(add_all([getattr(p, of) for p in (prior, *messages)]) for of in ("eta", "lam")))
+        found[name] = made_proper(belief, prior, messages)[0] if name in problem.proper and messages else belief
+    return found
+
+
+some_beliefs = lean_jit(_some_beliefs, static=(2,))
+
+
 def may_be_rounding(residual: float, rounding: Mapping[str, float | Array]) -> bool:
     """Whether a residual is no larger than what rounding does to the beliefs."""
     return bool(residual <= _RESTLESS * max(map(float, rounding.values()), default=0.0))

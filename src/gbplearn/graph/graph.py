@@ -16,11 +16,12 @@ from ..core.compiling import lean_jit
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian, Numbers
 from ..core.tracing import refuse_jit, refuse_traced
-from ..factors.measurement import FactorKind, Linear
+from ..factors.measurement import FactorKind
+from .data import Data
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
 from .group import Group, check_mode, linearise, make_group
-from .problem import Problem
+from .problem import Problem, data_of
 from .variable import Variable, View
 
 if TYPE_CHECKING:
@@ -339,7 +340,8 @@ class FactorGraph:
                 )
             used[name], start[name] = prior, self._entries[name].start
         key = fixed, frozenset(held), messages
-        if key not in self._laid_out:
+        new = key not in self._laid_out
+        if new:
             proper = frozenset(n for n, p in priors.items() if n in used and all_proper(p))
             made = tuple(
                 make_group(f, self._resolved(f), *key[:2], proper, self.kinds, messages, self.dtype)
@@ -349,11 +351,18 @@ class FactorGraph:
         groups, proper = self._laid_out[key]
         values = {name: jnp.asarray(np.asarray(known.values[name][0], self.dtype)) for name in fixed}
         values |= {name: belief.mean for name, belief in held.items()}
-        frozen = tuple(_freeze(g, used, values) if g.linear and g.slots else None for g in groups)
         started = frozenset(name for name in used if self._entries[name].started)
         uniform = self._uniform(name for name in used if name not in known.values)
         parameters = frozenset(name for name in used if self._entries[name].kind == "parameter")
-        return Problem(groups, frozen, used, start, values, held, uniform, proper, started, parameters)
+        frozen = (None,) * len(groups)
+        out = Problem(groups, frozen, used, start, values, held, uniform, proper, started, parameters)
+        if new:
+            _check_linear(out)
+        return out
+
+    def data(self, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Data:
+        """The numbers of the graph, for `gbp.solve`; arguments as those of `gbp.compile`, which gives the structure."""
+        return data_of(self.problem(evidence, messages))
 
     def _uniform(self, names: Iterable[str]) -> dict[str, Gaussian]:
         """Of these variables, those whose prior is one for all units."""
@@ -395,18 +404,17 @@ def all_proper(prior: Gaussian) -> bool:
     return bool((np.asarray(prior.proper if prior.block else prior.lam) > 0).all())
 
 
-def _freeze(group: Group, priors: dict[str, Gaussian], values: dict[str, Array]) -> Linear:
-    """Linearise a linear group once, at 0. What is the same for all factors is kept once.
-
-    Not where observed variables enter: their next values would change the shapes, and compile everything again.
-    """
-    zeros = {name: jnp.zeros(priors[name].shape, priors[name].dtype) for name in group.variables}
-    linear = linearise(group, {**values, **zeros})
-    if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(linear)):
-        raise ValueError(f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True")
-    if group.fixed or group.held or isinstance(group.measurement, FactorKind):
-        return linear
-    return jax.tree.map(lambda x: x[:1] if bool(jnp.all(x == x[:1])) else x, linear)
+def _check_linear(problem: Problem) -> None:
+    """Raise if a group that is said to be linear cannot be linearised at 0."""
+    for group in problem.groups:
+        if not (group.linear and group.slots) or isinstance(group.measurement, FactorKind):
+            continue
+        zeros = {n: jnp.zeros(problem.prior[n].shape, problem.prior[n].dtype) for n in group.variables}
+        linear = linearise(group, {**problem.fixed, **zeros})
+        if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(linear)):
+            raise ValueError(
+                f"factor '{group.name}': h or its Jacobian is not finite at 0, so it cannot be linear=True"
+            )
 
 
 def _renamed(factor: Factor, name: str, variables: dict[str, Variable]) -> Factor:

@@ -96,6 +96,15 @@ class Group(eqx.Module):
         """F."""
         return math.prod(self.grid)
 
+    def compact_weight(self) -> Array:
+        """The weights once for those factors in a row that have the same, in a shape that broadcasts to the grid."""
+        assert self.weight is not None
+        sizes, left = [], self.weight_repeat
+        for n in reversed(self.grid):
+            sizes.append(1 if left >= n and left % n == 0 else n)
+            left = left // n if sizes[-1] == 1 else 1
+        return self.weight[:: self.weight_repeat, 0].reshape(sizes[::-1])
+
     @property
     def outputs(self) -> int:
         """M."""

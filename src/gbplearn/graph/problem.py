@@ -1,4 +1,8 @@
-"""A factor graph with its evidence as arrays: what inference works on."""
+"""A factor graph with its evidence as arrays: what inference works on.
+
+A `Problem` is a structure with numbers in it. `split` takes the two apart: the structure, which is compiled once, and
+the numbers (`data.py`), which are new for every batch.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import POINT, Gaussian
-from ..factors.measurement import Linear
+from ..core.noise import NoisePrior
+from ..factors.measurement import FactorKind, Linear
+from .data import Data, FactorData
 from .group import Group
 
 
@@ -18,7 +25,7 @@ class Problem(eqx.Module):
     """A factor graph and its evidence as arrays. Its structure is what is compiled; its values never recompile."""
 
     groups: tuple[Group, ...]
-    frozen: tuple[Linear | None, ...]  # linear groups, linearised once
+    frozen: tuple[Linear | None, ...]  # linear groups, linearised once: by `with_known`
     prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
     start: dict[str, Array]  # linearisation point where nothing is known yet
     fixed: dict[str, Array]  # values of wholly observed variables, and means of those held at a belief
@@ -45,8 +52,23 @@ class Problem(eqx.Module):
         return sum(g.edges for g in self.groups)
 
     def with_known(self) -> Problem:
-        """The same, with what depends on observed values alone computed once for all iterations."""
-        return dataclasses.replace(self, groups=tuple(g.with_known(self.fixed) for g in self.groups))
+        """The same, with what depends on observed values alone computed once for all iterations.
+
+        That is, linear groups are linearised, and windows of known images are made.
+        """
+        groups = tuple(g.with_known(self.fixed) for g in self.groups)
+        frozen = tuple(
+            f if f is not None or not (g.linear and g.slots) else self._freeze(g) for g, f in zip(groups, self.frozen)
+        )
+        return dataclasses.replace(self, groups=groups, frozen=frozen)
+
+    def _freeze(self, group: Group) -> Linear:
+        """A linear group linearised once, at 0. What is the same for all factors is kept once."""
+        zeros = {name: jnp.zeros(self.prior[name].shape, self.prior[name].dtype) for name in group.variables}
+        linear = group.linearise({**self.fixed, **zeros})
+        if group.fixed or group.held or group.constants or isinstance(group.measurement, FactorKind):
+            return linear
+        return jax.tree.map(lambda x: x[:1], linear)
 
     def with_learnt_noise(self, noise: Sequence[Array | None]) -> Problem:
         """The same with the noise that has been learnt, which is no longer learnt.
@@ -64,6 +86,74 @@ class Problem(eqx.Module):
         full = {**values, **self.fixed}
         groups = [g.measure(g.y - g.value(full)).energy for g in self.groups]
         return groups, {name: prior_energy(p, values[name]) for name, p in self.prior.items()}
+
+
+class Structure:
+    """A problem without its numbers. Equal structures are compiled once."""
+
+    def __init__(self, problem: Problem):
+        """Of a problem whose weights have been laid out; its numbers are left out."""
+        numbers, kind = jax.tree.flatten(problem)
+        shapes = tuple(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in numbers)
+        self._key = kind, shapes
+        self._hash = hash((tuple(g.name for g in problem.groups), tuple(problem.prior), shapes))
+        self._bare = jax.tree.unflatten(kind, shapes)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Structure) and self._key == other._key)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem with shapes in the place of numbers."""
+        return self._bare
+
+    def with_data(self, data: Data) -> Problem:
+        """The problem with these numbers: the opposite of `data_of`. To be called inside of compiled code."""
+        groups = []
+        for group in self._bare.groups:
+            given = data.factors[group.name]
+            kind = jax.tree.structure(_without_numbers(group))
+            bare = jax.tree.unflatten(kind, given.edges)
+            weight = given.weight
+            if weight is not None:
+                weight = jnp.broadcast_to(jnp.asarray(weight), group.grid).reshape(-1, 1)
+            groups.append(_with_numbers(bare, given.y, given.noise, weight, given.constants, given.noise_prior))
+        return dataclasses.replace(
+            self._bare,
+            groups=tuple(groups),
+            prior=data.prior,
+            start=data.start,
+            fixed=data.fixed,
+            held=data.held,
+            uniform=data.uniform,
+        )
+
+
+def _numbers(group: Group) -> tuple:
+    return group.y, group.noise, group.weight, group.constants, group.noise_prior
+
+
+def _without_numbers(group: Group) -> Group:
+    return eqx.tree_at(_numbers, group, (None,) * 5, is_leaf=lambda x: x is None)
+
+
+def _with_numbers(
+    group: Group, y: Array, noise: Array, weight: Array | None, constants: tuple, noise_prior: NoisePrior | None
+) -> Group:
+    return eqx.tree_at(_numbers, group, (y, noise, weight, constants, noise_prior), is_leaf=lambda x: x is None)
+
+
+def data_of(problem: Problem) -> Data:
+    """The numbers of a problem."""
+    factors = {}
+    for g in problem.groups:
+        weight = None if g.weight is None else g.compact_weight()
+        edges = tuple(jax.tree.leaves(_without_numbers(g)))
+        factors[g.name] = FactorData(g.y, g.noise, weight, g.constants, g.noise_prior, edges)
+    return Data(problem.prior, problem.start, problem.fixed, problem.held, problem.uniform, factors)
 
 
 def prior_energy(prior: Gaussian, value: Array) -> Array:

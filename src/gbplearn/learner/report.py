@@ -56,7 +56,7 @@ def report_of(
     trace, message, status = result.trace, result.message, result.status if accepted else Status.DIVERGED
     last = {n: float(e[-1]) for n, e in trace.energy.items() if len(e)}
     total = float(trace.total_energy[-1]) if len(trace.residual) else 0.0
-    counts = {g.name: float(g.measurements()) for g in result.problem.groups}
+    counts = result.measurements
     each = {name: 2 * e / counts[name] for name, e in last.items() if counts[name] > 0}
     strained = tuple(name for name in layers if name in each and not each[name] <= STRAINED)
     if not accepted:

@@ -93,7 +93,9 @@ def measure(name: str, repeats: int = REPEATS) -> dict[str, object]:
 
 def measure_apart(name: str, repeats: int = REPEATS) -> dict[str, object]:
     """`measure` in a new process, with nothing compiled yet."""
-    code = f"import json; from gbplearn.apps.bench.measure import measure; print(json.dumps(measure({name!r}, {repeats})))"
+    code = (
+        f"import json; from gbplearn.apps.bench.measure import measure; print(json.dumps(measure({name!r}, {repeats})))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 
 from ...engine.damping import Damping
-from ...engine.loop import prepared
 from ...engine.options import make_options
+from ...engine.program import prepared
 from ...engine.schedules import Schedule
 from ...engine.state import empty_state
 from ...engine.undiagnosed import fixed_order

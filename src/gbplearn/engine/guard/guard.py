@@ -30,7 +30,7 @@ import numpy as np
 from ...core.gaussian import Gaussian
 from ...graph.problem import Problem
 from ..diagnostics import Diagnostics, no_diagnostics
-from ..loop import CHUNK, Enough, advance, prepared
+from ..loop import CHUNK, Enough, advance
 from ..options import Options
 from ..rounding import find_beliefs, may_be_rounding
 from ..state import State, belief_mean, empty_state
@@ -106,10 +106,11 @@ class Guard:
             if not _is_number(getattr(self, name), (int, float)) or not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"Guard: {name} must be a number > 0, got {getattr(self, name)!r}")
 
-    def raised(self, damping: jax.Array) -> jax.Array:
+    def raised(self, damping: jax.Array | np.ndarray) -> np.ndarray:
         """More damping than this."""
-        more = jnp.maximum(1 - (1 - damping) * self.shorter, self.more_damping)
-        return jnp.where(damping > 0, more, self.more_damping).astype(damping.dtype)
+        damping = np.asarray(damping)
+        more = np.maximum(1 - (1 - damping) * self.shorter, self.more_damping)
+        return np.where(damping > 0, more, self.more_damping).astype(damping.dtype)
 
 
 def _is_number(value: object, kind: type | tuple[type, ...]) -> bool:
@@ -177,8 +178,7 @@ class GuardedRun:
         guard: Guard,
         settled: float = -1.0,
     ):
-        self.guard, self.large = guard, problem.edges > guard.large
-        self.problem = prepared(problem, options) if self.large else problem
+        self.guard, self.large, self.problem = guard, problem.edges > guard.large, problem
         self.options, self.tolerance = options, tolerance
         learnt = any(name in problem.parameters for group in problem.groups for name in group.variables)
         self.settled = settled if learnt else -1.0
@@ -217,7 +217,7 @@ class GuardedRun:
         return Outcome(state, means, converged, settled, failed, rounding, where, trace, self.events)
 
     def run(self, state: State) -> Outcome:
-        """Infer."""
+        """Infer, on a problem as `program.begin` makes it."""
         if not self.problem.active():
             return self._end(state, converged=True)
         self.start = None if not np.asarray(state.visits).any() else proximal.current_means(self.problem, state)
@@ -332,15 +332,14 @@ class GuardedRun:
     def _pass_messages(self, state: State, options: Options) -> tuple[State, Verdict]:
         """Messages until they converge, diverge or run out of iterations."""
         latest, self.begun = no_diagnostics(self.problem), len(self.rows)
-        # Large graphs are diagnosed after their first iteration: their energies at the end are compared with that one.
-        least, least_at, made, chunk = np.inf, 0, 0, 1 if self.large else 10
+        least, least_at, made, chunk = np.inf, 0, 0, 10 + self.guard.least_iterations if self.large else 10
         lowest, fell_at = np.inf, 0
         while True:
             if self.left == 0:
                 return state, Verdict.OUT_OF_ITERATIONS
-            enough = Enough(self.tolerance, self.settled if made >= self.guard.least_iterations else -1.0)
-            state, latest, rows = self._advance(self.problem, state, options, latest, chunk, enough)
-            chunk = max(2, self.guard.least_iterations - 1) if chunk == 1 else min(max(10, 2 * chunk), CHUNK)
+            enough = Enough(self.tolerance, self.settled, least=self.guard.least_iterations, made=made)
+            state, latest, rows = self._advance(self.problem, state, options, latest, min(chunk, CHUNK), enough)
+            chunk = min(20 if chunk < 20 else 2 * chunk, CHUNK)
             residuals = rows.residual.max(1)
             energies = rows.energy.sum(1) + rows.prior.sum(1)
             for r in residuals:

@@ -1,0 +1,125 @@
+"""`gbp.Program`: the structure of a factor graph, compiled once; its numbers are `gbp.Data`.
+
+    program = gbp.compile(graph)        groups, edge sets, which of them are pooled, names and shapes
+    begin(program, data, ...)           the numbers put in their places, and a state without messages: one compiled call
+
+What follows from the numbers alone, such as the windows of observed images or where a forward pass starts the
+activations, is computed there too, once for all iterations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core.tracing import refuse_jit
+from ..graph.data import Data
+from ..graph.graph import FactorGraph
+from ..graph.problem import Problem, Structure
+from ..kernels.registry import kernels
+from .diagnostics import Diagnostics, no_diagnostics
+from .options import Options
+from .state import State, empty_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The structure of a graph: hashable, without any numbers. `gbp.compile` makes it.
+
+    - `structure`: groups and edge sets.
+    - `names`: the names of all variables, with the name under which each is inferred (tied ones have one).
+    - `blocks`: those of them that are vector variables.
+    - `by_kind`: of each variable, "activation" or "parameter".
+    - `dtype`: of all messages.
+    - `derive`: completes data with numbers that follow from others of them; hashable, None for nothing.
+    """
+
+    structure: Structure
+    names: tuple[tuple[str, str], ...]
+    blocks: frozenset[str]
+    by_kind: tuple[tuple[str, str], ...]
+    dtype: Any
+    derive: Callable[[Data], Data] | None = None
+
+    def __repr__(self) -> str:
+        groups = self.structure.problem.groups
+        return (
+            f"Program ({self.dtype}; groups: {', '.join(g.name for g in groups)}; {sum(g.edges for g in groups)} edges)"
+        )
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each variable."""
+        return dict(self.by_kind)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the factor groups."""
+        return tuple(g.name for g in self.structure.problem.groups)
+
+    def problem(self, data: Data) -> Problem:
+        """The graph with these numbers. To be called inside of compiled code."""
+        return self.structure.with_data(data if self.derive is None else self.derive(data))
+
+
+def compile(graph: FactorGraph, *, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Program:
+    """The structure of a graph, laid out once. `graph.data()` has its numbers.
+
+    ```python
+    program = gbp.compile(graph)
+    beliefs = gbp.solve(program, graph.data())
+    result = gbp.infer(program, data=graph.data())
+    ```
+
+    **Arguments:**
+
+    - `evidence`: as `gbp.infer`. What is observed wholly, in part, or held at a belief, belongs to the structure; the
+        values are data.
+    - `messages`: "per-edge", "pooled" or "auto", as `gbp.infer`.
+    """
+    refuse_jit("gbp.compile")
+    return program_of(graph, graph.problem(evidence, messages))
+
+
+def program_of(graph: FactorGraph, problem: Problem, derive: Callable[[Data], Data] | None = None) -> Program:
+    """The program of a graph that has been laid out as this problem."""
+    names = tuple((name, graph.canonical(name)) for name in graph.variables)
+    blocks = frozenset(name for name, v in graph.variables.items() if v.block)
+    return Program(Structure(problem), names, blocks, tuple(graph.kinds.items()), graph.dtype, derive)
+
+
+class Begun(NamedTuple):
+    """What inference begins with."""
+
+    problem: Problem  # with all that is known once for all iterations
+    state: State
+    latest: Diagnostics  # before the first visit
+    measurements: Array  # of each group, how many there are; those of no weight do not count
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def begin(program: Program, data: Data, options: Options, key: Array, keep_points: bool) -> Begun:
+    """The numbers put in their places, and a state in which no message has been sent yet."""
+    problem = with_kernels(program.problem(data).with_known(), options)
+    counts = [g.measurements() for g in problem.groups]
+    state = empty_state(problem, key, keep_points)
+    return Begun(problem, state, no_diagnostics(problem), jnp.stack(counts) if counts else jnp.zeros(0))
+
+
+@jax.jit
+def prepared(problem: Problem, options: Options) -> Problem:
+    """A problem as `begin` makes it: for callers that have one, and that time its visits."""
+    return with_kernels(problem.with_known(), options)
+
+
+def with_kernels(known: Problem, options: Options) -> Problem:
+    """The problem with `native` set: whether kernels send most of the messages, so that XLA has little to compile."""
+    sent = {g: known.groups[g].edges for g in known.active()}
+    native = sum(edges for g, edges in sent.items() if kernels().visit_kernel(known, options, g) is not None)
+    return dataclasses.replace(known, native=2 * native > sum(sent.values()))

@@ -1,0 +1,123 @@
+"""`gbp.Data`: the numbers of a factor graph. Its structure is a `gbp.Program`.
+
+New observations, masks, priors or noises of a graph are new data for the same program: nothing is laid out again, and
+nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from ..core.gaussian import Gaussian
+from ..core.noise import NoisePrior
+
+
+class FactorData(eqx.Module):
+    """The numbers of one factor group. `F` factors, `M` measurements each.
+
+    - `y`: what was measured, `(F | 1, M)`.
+    - `noise`: variances `(F | 1, M)`, or covariances `(F | 1, M, M)`.
+    - `weight`: on the precision of each factor, broadcasts to the grid of the factors; None for 1.
+    - `constants`: arguments of `h` that are no variables.
+    - `noise_prior`: where the noise is learnt.
+    - `edges`: which units the factors are connected to, where index arrays say so; and thresholds of robust kernels.
+    """
+
+    y: Array
+    noise: Array
+    weight: Array | None
+    constants: tuple[Array, ...]
+    noise_prior: NoisePrior | None
+    edges: tuple[Any, ...]
+
+
+class Data(eqx.Module):
+    """The numbers of a factor graph, by name: a pytree, so that `jax.vmap` and `jax.grad` take it.
+
+    ```python
+    program, data = gbp.compile(graph), graph.data()
+    beliefs = gbp.solve(program, data.replace(y={"odometry": new}))
+    ```
+
+    - `prior`: of every variable that is not wholly observed or held. Observed units of it have a point prior.
+    - `start`: where each of them is linearised first.
+    - `fixed`: values of wholly observed variables.
+    - `held`: beliefs of variables that are held at one.
+    - `uniform`: priors that are one for all units, as that one.
+    - `factors`: of each factor group.
+    """
+
+    prior: dict[str, Gaussian]
+    start: dict[str, Array]
+    fixed: dict[str, Array]
+    held: dict[str, Gaussian]
+    uniform: dict[str, Gaussian]
+    factors: dict[str, FactorData]
+
+    def replace(
+        self,
+        *,
+        y: Mapping[str, Any] | None = None,
+        sigma: Mapping[str, Any] | None = None,
+        weight: Mapping[str, Any] | None = None,
+        prior: Mapping[str, Gaussian] | None = None,
+        start: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        held: Mapping[str, Gaussian] | None = None,
+    ) -> Data:
+        """The same with some numbers replaced; shapes stay as they are.
+
+        It takes values that JAX traces, so that nothing is checked but shapes.
+
+        **Arguments:**
+
+        - `y`, `sigma`, `weight`: of factor groups, by name; each broadcasts to the shape that there is.
+        - `prior`: of variables, by name. A variable whose prior was one for all units may get any.
+        - `start`: where variables are linearised first; `fixed`: values of observed variables.
+        - `held`: beliefs of variables that are held.
+        """
+        factors = dict(self.factors)
+        for field, given in (("y", y), ("noise", sigma), ("weight", weight)):
+            for name, value in (given or {}).items():
+                factors[name] = _with_number(name, self._known("factor group", factors, name), field, value)
+        new = dict(self.prior)
+        for name, p in (prior or {}).items():
+            new[name] = p.broadcast_to(self._known("variable", new, name).shape)
+        uniform = {n: p for n, p in self.uniform.items() if n not in (prior or {})}
+        starts, values, beliefs = dict(self.start), dict(self.fixed), dict(self.held)
+        for what, known, given in (("variable", starts, start), ("observed variable", values, fixed)):
+            for name, value in (given or {}).items():
+                known[name] = _like(name, value, self._known(what, known, name))
+        for name, belief in (held or {}).items():
+            beliefs[name] = belief.broadcast_to(self._known("held variable", beliefs, name).shape)
+        return Data(new, starts, values, beliefs, uniform, factors)
+
+    @staticmethod
+    def _known(what: str, among: Mapping[str, Any], name: str) -> Any:
+        if name not in among:
+            raise KeyError(f"there is no {what} '{name}' (there are: {', '.join(among) or 'none'})")
+        return among[name]
+
+
+def _like(name: str, value: Any, old: Any) -> Array:
+    try:
+        return jnp.broadcast_to(jnp.asarray(value, old.dtype), old.shape)
+    except ValueError:
+        raise ValueError(f"'{name}': {jnp.shape(value)} does not fit the shape {old.shape} that there is") from None
+
+
+def _with_number(name: str, factor: FactorData, field: str, value: Any) -> FactorData:
+    old = getattr(factor, field)
+    if old is None:
+        raise ValueError(f"factor group '{name}' has no {field}: give it some when it is added")
+    if field == "noise":
+        if old.ndim == 3:
+            raise ValueError(f"factor group '{name}' has a covariance: it takes no sigma")
+        value = jnp.asarray(value) ** 2
+    return dataclasses.replace(factor, **{field: _like(name, value, old)})
