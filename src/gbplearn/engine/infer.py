@@ -101,6 +101,14 @@ def _warm_start(result: Result, problem: Problem) -> State:
     return dataclasses.replace(result.state, messages=tuple(rows), points=points, noise=noise)
 
 
+def _with_messages(state: State, problem: Problem, initial: Mapping[str, tuple[Messages, ...]]) -> State:
+    """A state in which only some factor groups have sent messages: `initial`, by name."""
+    known = [group.name in initial for group in problem.groups]
+    rows = (initial.get(group.name, fresh) for group, fresh in zip(problem.groups, state.messages))
+    visits = jnp.asarray(np.array(known, np.int32))  # the first message of an edge would be taken whole
+    return dataclasses.replace(state, messages=tuple(rows), visits=visits)
+
+
 def _with_reaction(old: Messages | None, new: Messages) -> Messages:
     if old is None:
         return new
@@ -122,7 +130,7 @@ def infer(
     relinearise: Relinearise = 1,
     messages: str = "auto",
     evidence: Mapping[str, Any] | None = None,
-    init: Result | State | None = None,
+    init: Result | State | Mapping[str, tuple[Messages, ...]] | None = None,
     guard: bool | Guard = True,
     throw: bool = True,
     seed: int = 0,
@@ -149,7 +157,8 @@ def infer(
         first order; "auto" pools the large edge sets of layers.
     - `evidence`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}` (a Gaussian to hold a variable at), on
         top of `graph.observe` and `graph.hold`. New values never recompile.
-    - `init`: a previous result or state to start from (a warm start).
+    - `init`: a previous result or state to start from (a warm start); or messages of some factor groups by name, while
+        the others have sent none yet. (Not of groups whose messages are in a prior already: they would count twice.)
     - `guard`: detect divergence and cure it: more damping, then proximal factors. A `gbp.Guard(...)` has its
         thresholds as fields.
     - `throw`: raise `gbp.InferenceError` if inference diverges for good; else return the last good state.
@@ -164,7 +173,7 @@ def infer(
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     if settled is not None and not settled >= 0:
         raise ValueError(f"settled must be >= 0, or None, got {settled!r}")
-    if init is not None and not isinstance(init, (Result, State)):
+    if init is not None and not isinstance(init, (Result, State, Mapping)):
         raise TypeError(f"init must be a gbp.Result or a gbp.State, got {type(init).__name__}")
     check_not_forked()
     refuse_jit("gbp.infer")
@@ -183,7 +192,10 @@ def infer(
     begun = begin(program, data, options, jax.random.PRNGKey(seed), relinearise != 1)
     problem, state = begun.problem, begun.state
     if init is not None:
-        state = _warm_start(init, problem) if isinstance(init, Result) else init
+        if isinstance(init, State):
+            state = init
+        else:
+            state = _warm_start(init, problem) if isinstance(init, Result) else _with_messages(state, problem, init)
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
     limit = -1.0 if settled is None else settled

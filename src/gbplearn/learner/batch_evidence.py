@@ -26,7 +26,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..core.gaussian import Gaussian
-from ..engine.infer import infer
 from ..engine.result import Result
 from ..layers.softmax import SoftmaxObservation
 from ..network.batch import Batch
@@ -73,16 +72,18 @@ def _log_integral(
     predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Gaussian], seed: int
 ) -> float:
     """`log Z` of a batch without targets."""
-    graph = predictor.net.graph(
+    how = {**predictor.options(batch, before), "dropout": 0.0}
+    inferred = predictor.net.infer(
         batch,
         beliefs=before,
         noise={name: sigma for name, sigma in result.noise.items() if name != predictor.net.head},
         inputs={**predictor.inputs, "only_evidence": False},
-        seed=seed,
+        graph_seed=seed,
         dtype=predictor.dtype,
+        throw=False,
+        **how,
     )
-    how = {**predictor.options(batch, before), "dropout": 0.0}
-    return infer(graph, throw=False, **how).log_evidence
+    return inferred.log_evidence
 
 
 def _of_classes(predictor: Predictor, batch: Batch, before: Mapping[str, Gaussian]) -> float:

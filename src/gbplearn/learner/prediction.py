@@ -11,7 +11,6 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
-from ..engine.infer import infer
 from ..engine.result import Result
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
@@ -122,15 +121,17 @@ class Predictor:
         # The user's factors know the batch by its size, so that it cannot be divided.
         for portion, count in [(batch, batch.size)] if self._coupled else portions(batch, self.sizes):
             known = {name: n.start for name, n in self.noise.items() if name != net.head or portion.y is not None}
-            graph = net.graph(
-                portion, parameters=how, beliefs=posterior, noise=known, inputs=self.inputs, dtype=self.dtype
-            )
             # Feed-forward, with the parameters given, nothing is observed above: a few sweeps without damping settle
             # it, for each batch the same number, so that no example depends on how long another one takes.
             loops = net.generative or self._coupled or portion.y is not None
             options = self.options(portion, posterior)
-            result = infer(
-                graph,
+            result = net.infer(
+                portion,
+                parameters=how,
+                beliefs=posterior,
+                noise=known,
+                inputs=self.inputs,
+                dtype=self.dtype,
                 iterations=max(200, options["iterations"]) if loops else SWEEPS,
                 tolerance=1e-4 if loops else 0.0,
                 damping=options["damping"] if loops else 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -90,7 +90,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         graph.variable(
             place.variable,
             (batch.size, *plan.shapes[place.variable]),
-            prior=_activation_prior(place.layer.prior, batch, len(plan.shapes[place.variable])),
+            prior=activation_prior(place.layer.prior, batch, len(plan.shapes[place.variable])),
             start=plan.activations.get(place.variable),
         )
     if plan.factors is not None:
@@ -103,11 +103,8 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             own = {n.removeprefix(f"{place.name}/"): known[n] for n in _of_layer(place, plan.priors)}
             factor = place.layer.factor(place.name, known[before], own, known[place.variable])
             above = {s.variable for s in plan.places[i:]}
-            # If nothing above a feed-forward layer is observed, the messages from its outputs hold only their priors,
-            # which are not evidence. (A graph without any target is laid out as it stands, unless it is for learning.)
-            learning = plan.learning and (batch.y is not None or plan.only_evidence)
-            needs_label = learning and not place.layer.generative and not (above & touched)
-            graph.add(_weighted(factor, batch.labelled if needs_label else None, batch))
+            labelled = needs_label(plan, batch, place.layer) and not (above & touched)
+            graph.add(_weighted(factor, batch.labelled if labelled else None, batch))
             before = place.variable
         elif isinstance(place.layer, Relation):
             for factor in place.layer.factors(place.name, known[before]):
@@ -117,6 +114,16 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         else:
             raise TypeError(f"layer '{place.name}' is neither a Transform, an Observation nor a Relation")
     return graph
+
+
+def needs_label(plan: Plan, batch: Batch, layer: Transform) -> bool:
+    """Whether a layer learns from labelled examples only, unless a factor of the user's is above it.
+
+    If nothing above a feed-forward layer is observed, the messages from its outputs hold only their priors, which are
+    not evidence. (A graph without any target is laid out as it stands, unless it is for learning.)
+    """
+    learning = plan.learning and (batch.y is not None or plan.only_evidence)
+    return learning and not layer.generative
 
 
 def tied_parameters(graph: FactorGraph, parameters: Iterable[str]) -> list[list[str]]:
@@ -147,7 +154,7 @@ def _count_once(graph: FactorGraph, plan: Plan) -> None:
                 graph.drop_prior(name)
 
 
-def _activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:
+def activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:
     """The prior of activations: to the power of the weight of each example; one number if all weights are 0 or 1."""
     prior = Gaussian.from_moments(mean=0.0, std=std)
     if batch.weight is None or np.isin(batch.weight, (0, 1)).all():
@@ -160,7 +167,17 @@ def _of_layer(place: Place, priors: Mapping[str, Gaussian]) -> list[str]:
     return [n for n in priors if n.startswith(f"{place.name}/")]
 
 
-def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
+class InputBelief(NamedTuple):
+    """What is known of the inputs of a batch before any message."""
+
+    prior: Gaussian | None
+    held: Gaussian | None  # the belief that they are held at, if they are
+    fixed: bool  # whether they are observed without noise, where the mask says so
+    observed: np.ndarray | None  # that mask; None for all
+
+
+def input_belief(plan: Plan, batch: Batch) -> InputBelief:
+    """What is known of the inputs of a batch."""
     layer = plan.observations.get(plan.places[0].name)
     prior, x = None, batch.x
     if isinstance(layer, GaussianObservation):
@@ -174,15 +191,22 @@ def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
         if prior is None and layer is not None:  # it is observed by factors
             prior = Gaussian.flat(x.shape, dtype=missing.dtype)
         prior = missing if prior is None else prior.where(jnp.asarray(batch.x_observed), missing)
-    graph.variable(INPUT, x.shape, start=x, prior=prior)
-    if layer is None and plan.input_sigma is None:
-        if plan.learning and holds_inputs(plan.places, batch):
-            assert prior is not None
-            mask = jnp.asarray(batch.x_observed)
-            mean, std = jnp.where(mask, x, prior.mean), jnp.where(mask, _OBSERVED_STD, prior.std)
-            graph.hold(INPUT, Gaussian.from_moments(mean=mean, std=std))
-            return
-        graph.observe(INPUT, x, batch.x_observed)
+    fixed, held = layer is None and plan.input_sigma is None, None
+    if fixed and plan.learning and holds_inputs(plan.places, batch):
+        assert prior is not None
+        mask = jnp.asarray(batch.x_observed)
+        mean, std = jnp.where(mask, x, prior.mean), jnp.where(mask, _OBSERVED_STD, prior.std)
+        fixed, held = False, Gaussian.from_moments(mean=mean, std=std)
+    return InputBelief(prior, held, fixed, batch.x_observed if fixed else None)
+
+
+def _add_input(graph: FactorGraph, plan: Plan, batch: Batch) -> None:
+    known = input_belief(plan, batch)
+    graph.variable(INPUT, batch.x.shape, start=batch.x, prior=known.prior)
+    if known.held is not None:
+        graph.hold(INPUT, known.held)
+    elif known.fixed:
+        graph.observe(INPUT, batch.x, known.observed)
 
 
 def _add_observation(
@@ -199,13 +223,17 @@ def _add_observation(
         graph.add(_weighted(layer.factor(place.name, variable, target), mask, batch))
 
 
-def _weighted(factor: Factor, mask: np.ndarray | None, batch: Batch) -> Factor:
-    """A factor whose grid begins with the batch, with the weight of each example, and 0 where the mask is False."""
+def factor_weights(mask: np.ndarray | None, batch: Batch) -> np.ndarray | None:
+    """The weight of each example, 0 where the mask is False: `(B,)`, or of the shape of the mask; None for 1."""
     if batch.weight is None and (mask is None or mask.all()):
-        return factor
-
-    def wide(a: np.ndarray) -> np.ndarray:
-        return a.reshape(a.shape + (1,) * (len(factor.grid) - a.ndim))
-
+        return None
     rows = np.ones(batch.size) if batch.weight is None else batch.weight
-    return factor.weighted(wide(rows) if mask is None else wide(mask.astype(float)) * wide(rows))
+    return rows if mask is None else mask.astype(float) * rows.reshape(-1, *(1,) * (mask.ndim - 1))
+
+
+def _weighted(factor: Factor, mask: np.ndarray | None, batch: Batch) -> Factor:
+    """A factor whose grid begins with the batch, with the weights of `factor_weights`."""
+    weights = factor_weights(mask, batch)
+    if weights is None:
+        return factor
+    return factor.weighted(weights.reshape(weights.shape + (1,) * (len(factor.grid) - weights.ndim)))

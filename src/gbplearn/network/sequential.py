@@ -23,16 +23,20 @@ from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Layer, Observation, Parameter, Relation, Transform, check_whole
 from . import class_probabilities as classes
 from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
+from .batch_program import BatchProgram, kind_of, run_forward
 from .initial import first_values, known_beliefs, random_outputs, random_starts
 from .layout import Plan, lay_out
 from .memory import network_memory
 from .places import INPUT, place_layers
 from .rounds import joined_rounds
 from .summary import table
-from .warm_start import warm_state
 
 if TYPE_CHECKING:
     from ..show.drawing import Drawing
+
+
+# What was compiled or computed on the way: not part of a copy or a pickle.
+_COMPUTED = ("_forward", "_memory", "_programs")
 
 
 class Sequential:
@@ -72,6 +76,7 @@ class Sequential:
         if inner:
             raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
         self._memory: dict[tuple[Shape, int, bool], Mapping[str, int]] = {}
+        self._programs: dict[tuple[Any, ...], BatchProgram] = {}
         self.input_shape: Shape | None = None
         if input_shape is not None:
             if isinstance(input_shape, str):
@@ -163,12 +168,12 @@ class Sequential:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was compiled or computed on the way."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_forward", "_memory")}
+        return {name: value for name, value in self.__dict__.items() if name not in _COMPUTED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a pickle; older ones have another name for the places."""
         held = {name: value for name, value in state.items() if name != "sites"}
-        self.__dict__.update({"_memory": {}, "places": place_layers(state["layers"])} | held)
+        self.__dict__.update({"_memory": {}, "_programs": {}, "places": place_layers(state["layers"])} | held)
 
     @cached_property
     def _forward(self) -> Callable[..., dict[str, Array]]:
@@ -176,16 +181,7 @@ class Sequential:
 
     def run_forward(self, now: Array, numbers: dict[str, Array]) -> dict[str, Array]:
         """The forward pass as a pure function, for `jax.jit`: inputs and parameters by name, activations by name."""
-        out: dict[str, Array] = {INPUT: now}
-        for place in self.places:
-            if not isinstance(place.layer, Transform):
-                continue
-            named = {n.removeprefix(f"{place.name}/"): v for n, v in numbers.items() if n.startswith(f"{place.name}/")}
-            result = place.layer.forward(now, named)
-            if result is None:
-                break  # a generative layer has no forward pass
-            out[place.variable] = now = result
-        return out
+        return run_forward(self.places, now, numbers)
 
     def batch(
         self,
@@ -248,9 +244,28 @@ class Sequential:
             `{"factors": fn}` for the user's own factors; see `gbp.Learner`.
         - `seed`: of random prior means and starts.
         """
+        batch = x if isinstance(x, Batch) else self.batch(x, y)
+        plan, first = self._plan(batch, parameters, beliefs, start, noise, inputs, seed)
+        numbers = {n: plan.starts.get(n, p.mean) for n, p in plan.priors.items()}
+        plan = dataclasses.replace(plan, activations={**self.forward(batch.x, numbers), **first})
+        return self._lay_out(plan, batch, parameters, dtype)
+
+    def _plan(
+        self,
+        batch: Batch,
+        parameters: str,
+        beliefs: Mapping[str, Gaussian] | None,
+        start: Mapping[str, Numbers] | None,
+        noise: Mapping[str, float | LearnNoise] | None,
+        inputs: Mapping[str, Any] | None,
+        seed: int,
+    ) -> tuple[Plan, dict[str, Array]]:
+        """All that a graph is laid out from, and where activations start that a forward pass does not start.
+
+        Arguments as `graph`.
+        """
         if parameters not in ("learnt", "fixed", "random"):
             raise ValueError(f"parameters must be 'learnt', 'fixed' or 'random', got {parameters!r}")
-        batch = x if isinstance(x, Batch) else self.batch(x, y)
         shape = batch.x.shape[1:]
         priors = known_beliefs(self.parameters(shape), beliefs)
         given = frozenset(priors)
@@ -259,8 +274,7 @@ class Sequential:
         outputs = {n: (batch.size, *s) for n, s in self.shapes(shape).items() if n != INPUT}
         first = random_starts(self.parameters(shape), priors, seed) if parameters == "learnt" else {}
         first |= first_values(start or {}, priors, outputs)
-        activations = self.forward(batch.x, {n: first.get(n, p.mean) for n, p in priors.items()})
-        activations |= random_outputs(self.places, outputs, seed)
+        activations = random_outputs(self.places, outputs, seed)
         activations |= {n: a for n, a in first.items() if n in outputs}
         plan = Plan(
             self.places,
@@ -268,19 +282,58 @@ class Sequential:
             priors,
             given,
             {n: a for n, a in first.items() if n in priors},
-            activations,
+            {},
             self._with_noise(noise),
             learning=parameters == "learnt",
             **({} if inputs is None else inputs),
         )
+        return plan, activations
+
+    def _lay_out(self, plan: Plan, batch: Batch, parameters: str, dtype: Any) -> FactorGraph:
         graph = lay_out(plan, batch, dtype)
-        known, one = graph.priors() if graph.tied else priors, graph.tied
-        for name in priors:
+        known, one = graph.priors() if graph.tied else plan.priors, graph.tied
+        for name in plan.priors:
             if parameters == "fixed":
                 graph.observe(name, known[one.get(name, name)].mean)
             elif parameters == "random":
                 graph.hold(name)
         return graph
+
+    def infer(
+        self,
+        batch: Batch,
+        *,
+        parameters: str = "learnt",
+        beliefs: Mapping[str, Gaussian] | None = None,
+        noise: Mapping[str, float | LearnNoise] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        graph_seed: int = 0,
+        dtype: Any = None,
+        messages: str = "auto",
+        **options: Any,
+    ) -> Result:
+        """`gbp.infer(net.graph(batch, ...), ...)`, with the program of an earlier batch of the same kind.
+
+        **Arguments:**
+
+        - `parameters`, `beliefs`, `noise`, `inputs`, `dtype`: as `graph`; `graph_seed`: its `seed`.
+        - `messages`, `options`: of `gbp.infer`.
+        """
+        how = {"beliefs": beliefs, "noise": noise, "inputs": inputs, "seed": graph_seed, "dtype": dtype}
+        if (inputs or {}).get("factors") is not None:  # they know the batch by its numbers
+            return infer(self.graph(batch, parameters=parameters, **how), messages=messages, **options)
+        plan, first = self._plan(batch, parameters, beliefs, None, noise, inputs, graph_seed)
+        kind = kind_of(plan, batch, parameters, messages, dtype)
+        known = self._programs.get(kind)
+        if known is None:
+            graph = self.graph(batch, parameters=parameters, **how)
+            known = self._programs[kind] = BatchProgram(graph, plan, messages)
+        if known.holds_input:  # means of the belief stand in for inputs that are missing; the forward pass has none
+            numbers = {n: plan.starts.get(n, p.mean) for n, p in plan.priors.items()}
+            first = {**self.forward(batch.x, numbers), **first}
+        data = known.data(plan, batch, first)
+        make = partial(self.graph, batch, parameters=parameters, **how)
+        return infer(known.program, data=data, origin=make, **options)
 
     def _with_noise(self, given: Mapping[str, float | LearnNoise] | None) -> dict[str, Observation]:
         """The observations by name, those that learn their noise with what is given for them."""
@@ -341,11 +394,9 @@ class Sequential:
         if "init" in options:
             raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
         learnt = {**self.start_noise(beliefs), **(noise or {})}
-        how = {"inputs": inputs, "seed": seed, "dtype": dtype}
-        begin = partial(warm_state, initial=carried, mode=options.get("messages", "auto"), seed=seed)
+        how = {"inputs": inputs, "graph_seed": seed, "dtype": dtype}
         if not learnt:
-            graph = self.graph(batch, beliefs=beliefs, **how)
-            return infer(graph, iterations=iterations, init=begin(graph), seed=seed, **options)
+            return self.infer(batch, beliefs=beliefs, **how, iterations=iterations, init=carried, seed=seed, **options)
         if not (isinstance(rounds, int) and 1 <= rounds <= iterations):
             raise ValueError(f"rounds must be a whole number from 1 to the iterations ({iterations}), got {rounds!r}")
         results: list[Result] = []
@@ -354,8 +405,8 @@ class Sequential:
         def noise_after(result: Result) -> dict[str, float] | None:
             """The noise, learnt with the parameters fixed at their means; None if that diverged."""
             known = {name: result[name] for name in self.parameters(batch.x.shape[1:])}
-            fixed = self.graph(batch, parameters="fixed", beliefs=known, noise=learnt, **how)
-            inferred = infer(fixed, iterations=200, damping=0.5, throw=False)
+            fixed = {"parameters": "fixed", "beliefs": known, "noise": learnt, **how}
+            inferred = self.infer(batch, **fixed, iterations=200, damping=0.5, throw=False)
             return None if inferred.status is Status.DIVERGED else inferred.noise
 
         for i in range(rounds):
@@ -365,9 +416,9 @@ class Sequential:
                 if after is None:
                     break
                 now = after
-            graph = self.graph(batch, beliefs=beliefs, noise=now, **how)
-            before = results[-1] if results else begin(graph)
-            found = infer(graph, iterations=share, init=before, seed=seed + i, **options)
+            with_noise = {"beliefs": beliefs, "noise": now, **how}
+            before = results[-1] if results else carried
+            found = self.infer(batch, **with_noise, iterations=share, init=before, seed=seed + i, **options)
             results.append(dataclasses.replace(found, noise=now))
             if found.status is Status.DIVERGED:
                 break
@@ -408,8 +459,8 @@ class Sequential:
             raise ValueError(f"predict needs the beliefs of all parameters: '{missing[0]}' is missing")
         known = {**self.start_noise(beliefs), **(noise or {})}
         now = {name: n.start for name, n in known.items() if name != self.head or batch.y is not None}
-        graph = self.graph(batch, parameters=parameters, beliefs=beliefs, noise=now, inputs=inputs, dtype=dtype)
-        return infer(graph, **options)[self.output if want is None else want]
+        known = {"parameters": parameters, "beliefs": beliefs, "noise": now, "inputs": inputs, "dtype": dtype}
+        return self.infer(batch, **known, **options)[self.output if want is None else want]
 
     def memory(self, batch: int, input_shape: Shape | None = None) -> dict[str, int]:
         """Bytes that learning from a batch takes, "per-edge", "pooled" and "auto"; nothing is allocated to find out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +14,7 @@ import numpy as np
 from ..core.files import write_whole
 from ..core.gaussian import Gaussian
 from ..engine.result import Result
-from ..engine.state import Messages, State, empty_state
-from ..graph.graph import FactorGraph
+from ..engine.state import Messages
 from ..layers.layer import Transform
 from .places import Place
 
@@ -37,26 +35,6 @@ def check_warm_layers(places: Sequence[Place], parameters: Iterable[str], names:
     for name in names:
         if name not in allowed:
             raise ValueError(f"carry: '{name}' is no layer without parameters (those are: {', '.join(allowed)})")
-
-
-def warm_state(
-    graph: FactorGraph, *, initial: Mapping[str, tuple[Messages, ...]] | None, mode: str, seed: int
-) -> State | None:
-    """A state in which only some factor groups have sent messages: `initial`, by name; None if there are none.
-
-    These groups must have no parameters: the prior of a parameter contains the contribution of the last batch already,
-    and would count it twice.
-
-    **Arguments:** `mode`: how messages are kept, as `messages` of `gbp.infer`.
-    """
-    if not initial:
-        return None
-    problem = graph.problem(None, mode)
-    state = empty_state(problem, jax.random.PRNGKey(seed), False)
-    known = [group.name in initial for group in problem.groups]
-    rows = (initial.get(group.name, fresh) for group, fresh in zip(problem.groups, state.messages))
-    visits = jnp.asarray(np.array(known, np.int32))  # the first message of an edge would be taken whole
-    return dataclasses.replace(state, messages=tuple(rows), visits=visits)
 
 
 def write_messages(path: Path, by_group: Mapping[str, tuple[Messages, ...]]) -> None:
