@@ -79,7 +79,7 @@ def test_a_call_with_several_diagnoses_is_as_many_calls():
 
     never = loop.Enough(-1.0)
     state, rows = run([10] * 5, never)
-    programs = loop.programs_of(loop.run_in_place)
+    programs = loop.compiled_programs()
     tolerance = float(rows.residual[29].max())  # reached by the third look, not before
     assert rows.residual[19].max() > tolerance
     for limits, enough, iterations in (
@@ -93,7 +93,7 @@ def test_a_call_with_several_diagnoses_is_as_many_calls():
             np.testing.assert_array_equal(seen.residual[9:iterations:10], rows.residual[9:iterations:10])
         assert len(seen.residual) == len(seen.energy) == iterations
         assert int(found.visits.max()) == iterations * int(state.visits.max()) // 50
-    assert loop.programs_of(loop.run_in_place) == programs
+    assert loop.compiled_programs() == programs
 
 
 @pytest.mark.skipif(not built(), reason="the kernels were not built: there is no C++ compiler")

@@ -188,7 +188,7 @@ def test_few_units_side_by_side_are_left_to_xla():
     """There the kernel would be slower."""
     for shape, expected in (((50, 4), False), ((50, 12), True), ((4, 50), True)):
         graph = graph_of(shape, [difference(2, 1)])
-        problem = graph.problem()
+        problem = graph.problem().with_known()
         options = make_options(graph, problem, 0.0, 0.0, None, 1)
         assert (visit_kernel(problem, options, 0) is not None) == expected
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.engine.loop import programs_of, run_in_place
+from gbplearn.engine.loop import compiled_programs
 from learners import SEEN, SIGMA, WIDE, assert_same, classifier, images, line, measured, points
 
 
@@ -33,7 +33,7 @@ def test_no_prediction_depends_on_the_others(build, shape, sizes):
 
 
 def test_batches_of_changing_size_share_few_programs():
-    student, programs = classifier(), lambda: programs_of(run_in_place)
+    student, programs = classifier(), compiled_programs
     x, y = points(8)
     student.update(x[:6], y[:6])
     start = programs()

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.learner import prediction
 from gbplearn.network.batch import PREDICT_SIZES
 from learners import classifier, copies, line, measured, points
 
@@ -152,7 +151,7 @@ def test_a_prediction_knows_what_was_known_when_it_began(monkeypatch):
     x, y = measured(20)
     learner.update(x[:10], y[:10])
     many = np.tile(x, (PREDICT_SIZES[-1] // 10, 1))
-    before, infer, left = learner.predict(many), prediction.infer, [x, x[::-1]]
+    before, infer, left = learner.predict(many), learner.net.infer, [x, x[::-1]]
 
     def interrupted(*args, **how):
         found = infer(*args, **how)
@@ -161,7 +160,7 @@ def test_a_prediction_knows_what_was_known_when_it_began(monkeypatch):
             assert learner.update(x[10:], y[10:]).accepted
         return found
 
-    monkeypatch.setattr(prediction, "infer", interrupted)
+    monkeypatch.setattr(learner.net, "infer", interrupted)
     during = learner.predict(many)
     assert not left
     np.testing.assert_array_equal(during.mean, before.mean)

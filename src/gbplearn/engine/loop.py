@@ -189,6 +189,11 @@ def programs_of(function: Any) -> int:
     return getattr(function, "_cache_size", int)()
 
 
+def compiled_programs() -> int:
+    """How many programs of the loop have been compiled."""
+    return programs_of(run_in_place) + programs_of(_lean_run_in_place())
+
+
 def advance(
     problem: Problem, state: State, options: Options, latest: Diagnostics, limit: int, enough: Enough, large: bool
 ) -> tuple[State, Diagnostics, Diagnostics]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..core.gaussian import Gaussian
@@ -29,10 +30,10 @@ class FactorData(eqx.Module):
     - `edges`: which units the factors are connected to, where index arrays say so; and thresholds of robust kernels.
     """
 
-    y: Array
-    noise: Array
-    weight: Array | None
-    constants: tuple[Array, ...]
+    y: Array | np.ndarray
+    noise: Array | np.ndarray
+    weight: Array | np.ndarray | None
+    constants: tuple[Array | np.ndarray, ...]
     noise_prior: NoisePrior | None
     edges: tuple[Any, ...]
 
@@ -54,8 +55,8 @@ class Data(eqx.Module):
     """
 
     prior: dict[str, Gaussian]
-    start: dict[str, Array]
-    fixed: dict[str, Array]
+    start: Mapping[str, Array | np.ndarray]
+    fixed: Mapping[str, Array | np.ndarray]
     held: dict[str, Gaussian]
     uniform: dict[str, Gaussian]
     factors: dict[str, FactorData]

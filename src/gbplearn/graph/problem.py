@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -141,7 +142,7 @@ def _without_numbers(group: Group) -> Group:
 
 
 def _with_numbers(
-    group: Group, y: Array, noise: Array, weight: Array | None, constants: tuple, noise_prior: NoisePrior | None
+    group: Group, y: Any, noise: Any, weight: Array | None, constants: tuple, noise_prior: NoisePrior | None
 ) -> Group:
     return eqx.tree_at(_numbers, group, (y, noise, weight, constants, noise_prior), is_leaf=lambda x: x is None)
 

@@ -56,9 +56,9 @@ class Starts:
     def __call__(self, data: Data) -> Data:
         """The data with the starts that were missing."""
         means = {n: p.mean for n, p in data.prior.items() if n not in data.start}
-        parameters = {n: v for n, v in {**means, **data.start, **data.fixed}.items() if "/" in n}
+        parameters = {n: jnp.asarray(v) for n, v in {**means, **data.start, **data.fixed}.items() if "/" in n}
         start = {**means, **data.start}
-        x = data.fixed[INPUT] if INPUT in data.fixed else data.start[INPUT]
+        x = jnp.asarray(data.fixed[INPUT] if INPUT in data.fixed else data.start[INPUT])
         for name, value in run_forward(self.places, x, parameters).items():
             if name in means:
                 start[name] = value.astype(x.dtype)
@@ -176,5 +176,5 @@ def _noise(observation: GaussianObservation, factor: FactorData, dtype: Any) -> 
     variance = np.asarray(sigma, dtype) ** 2
     out: dict[str, Any] = {"noise": np.full(factor.noise.shape, float(sigma) ** 2, dtype)}
     if isinstance(learnt, LearnNoise):
-        out["noise_prior"] = NoisePrior(variance, np.asarray(learnt.weight, dtype))  # pyright: ignore[reportArgumentType]
+        out["noise_prior"] = NoisePrior(jnp.asarray(variance), jnp.asarray(learnt.weight, dtype))
     return out
