@@ -112,8 +112,8 @@ class Structure:
         return self._bare
 
     def with_data(self, data: Data) -> Problem:
-        """The problem with these numbers: the opposite of `data_of`. To be called inside of compiled code."""
-        groups = []
+        """The problem with these numbers: the opposite of `data_of`."""
+        data, groups = jax.tree.map(jnp.asarray, data), []
         for group in self._bare.groups:
             given = data.factors[group.name]
             kind = jax.tree.structure(_without_numbers(group))
