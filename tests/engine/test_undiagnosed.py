@@ -14,8 +14,10 @@ from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
 from gbplearn.engine.visit import visit
+from gbplearn.kernels.cpu.calls import Argument, KernelCall
 from gbplearn.kernels.cpu.chain import CpuChain, common_pieces
 from gbplearn.kernels.cpu.library import built
+from gbplearn.kernels.registry import Part, Place
 from gbplearn.layers.activation import find_activation
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
@@ -135,7 +137,35 @@ def test_which_visits_go_together(monkeypatch):
     assert "gbplearn" not in called(problem, options)
 
 
-def test_what_is_not_in_place_cannot_be_put_off():
-    chain = CpuChain(8)
-    with pytest.raises(AssertionError, match="takes the place"):
-        chain.call("gbplearn_tile_max", [(1,)], [jnp.zeros(1)], {})
+def tile_call(place, reported):
+    arguments = {"x.eta": Argument(jnp.zeros(1), place)}
+    return KernelCall("gbplearn_tile_max", {}, arguments, ["x.eta"], reported)
+
+
+@pytest.mark.parametrize(
+    ("place", "reported", "why"),
+    [(Place(0, 0, Part.ETA), {"more": (1,)}, "in place alone"), (None, {}, "x.eta takes the place of nothing")],
+)
+def test_what_is_not_in_place_cannot_be_put_off(place, reported, why):
+    with pytest.raises(ValueError, match=why):
+        CpuChain(8).call(tile_call(place, reported))
+
+
+@needs_kernels
+def test_arrays_are_known_by_their_places_not_by_what_they_are():
+    """One array at two places is two, another one at the same place is the same."""
+    chain, array = CpuChain(8), jnp.zeros(1)
+    arguments = {
+        "x.eta": Argument(array, Place(0, 0, Part.ETA)),
+        "x.lam": Argument(array, Place(0, 0, Part.LAM)),
+        "noise": Argument(array),
+    }
+    chain.call(KernelCall("gbplearn_tile_max", {}, arguments, ["x.eta", "x.lam"]))
+    arguments["x.lam"] = Argument(array + 1, Place(0, 0, Part.LAM))
+    found = chain.call(KernelCall("gbplearn_tile_max", {}, arguments, ["x.lam"]))
+    assert list(found) == ["x.lam"] and len(chain) == 2
+    program = str(jax.make_jaxpr(lambda made: chain.run(made)[Place(0, 0, Part.LAM)])(jnp.ones(2, bool)))
+    # Numbers of the call's arguments: the first is `made`, the noise of each visit is an array of its own.
+    assert "visit0_arguments" in program
+    assert [chain._attributes[f"visit{i}_arguments"].tolist() for i in range(2)] == [[1, 2, 3], [1, 2, 4]]
+    assert [chain._attributes[f"visit{i}_results"].tolist() for i in range(2)] == [[0, 1], [1]]

@@ -11,6 +11,7 @@ The messages are those of diagnosed iterations. But no numbers are needed betwee
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +20,7 @@ from jax import Array, lax
 
 from ..core.compiling import one_round
 from ..graph.problem import Problem
-from ..kernels.registry import kernels
+from ..kernels.registry import Part, Place, kernels
 from .options import Options
 from .state import State
 from .visit import visit
@@ -103,8 +104,14 @@ def _together(
         after = visit(problem, state, options, g, call=chain.call)[0]
         state = eqx.tree_at(lambda s: s.visits, after, state.visits.at[g].add(jnp.asarray(on, state.visits.dtype)))
     assert len(chain) == len(run)
-    written = chain.run(jnp.stack([jnp.asarray(on, jnp.float32) for on in made]))
-    return jax.tree.map(lambda leaf: next((new for old, new in written if old is leaf), leaf), state)
+    written = chain.run(jnp.stack([jnp.asarray(on, bool) for on in made]))
+    return eqx.tree_at(lambda s: [_array_at(s, place) for place in written], state, list(written.values()))
+
+
+def _array_at(state: State, place: Place) -> Any:
+    """The array that a state has at a place, or what `tree_at` puts in its stead."""
+    messages = state.messages[place.group][place.slot]
+    return messages.reaction if place.part is Part.REACTION else getattr(messages.summed, place.part.value)
 
 
 def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:

@@ -7,14 +7,32 @@ that no kernel fits is visited by the update that XLA compiles, with the same re
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax import Array
 
-# How a kernel is called: at once, or recorded by a `Chain` to be called with others.
-Call = Callable[..., list[Array]]
+# How a kernel is called: at once, or recorded by a `Chain` to be called with others. It takes what a platform has for a
+# call, such as `cpu.calls.KernelCall`, and returns the results by name.
+Call = Callable[[Any], dict[str, Array]]
+
+
+class Part(enum.Enum):
+    """An array among the messages of a slot."""
+
+    ETA = "eta"
+    LAM = "lam"
+    REACTION = "reaction"
+
+
+class Place(NamedTuple):
+    """Which array of a state it is: of the messages on the units that a slot of a group sends."""
+
+    group: int
+    slot: int
+    part: Part
 
 
 class KernelDiagnostics(NamedTuple):
@@ -42,16 +60,16 @@ class Chain(abc.ABC):
     """Visits that are recorded, to be made in one call."""
 
     @abc.abstractmethod
-    def call(self, *args: Any, **more: Any) -> list[Array]:
-        """In the place of a kernel's call: record it."""
+    def call(self, call: Any) -> dict[str, Array]:
+        """In the place of a kernel's call: record it. **Returns:** its results as they are before the chain has run."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
         """How many are recorded."""
 
     @abc.abstractmethod
-    def run(self, made: Array) -> list[tuple[Array, Array]]:
-        """Make the visits, those for which `made` is not 0. **Returns:** what was written, before and after."""
+    def run(self, made: Array) -> dict[Place, Array]:
+        """Make the visits, those for which `made` is true. **Returns:** what was written, by its place in the state."""
 
 
 class Kernels(abc.ABC):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,23 +11,68 @@ import numpy as np
 from jax import Array
 
 from ...engine.update import Edge
+from ..registry import Place
 from .library import available, target
 
 # Measurements a factor at most: it was written, and measured, for few.
 _MOST_OUTPUTS = 32
 
+# Of a kernel's call, what is known when a program is compiled: `bool`, `int64`, `float32`, or an array of `int64`.
+Attribute = np.bool_ | np.int64 | np.float32 | np.ndarray
 
-def call(
-    name: str,
-    shapes: list[tuple[int, ...]],
-    args: list[Array],
-    aliases: dict[int, int] | None = None,
-    slope: float = 0.0,
+
+class Argument(NamedTuple):
+    """An array that a kernel takes."""
+
+    array: Array
+    place: Place | None = None  # of messages that visits write: which array of the state it is
+
+
+class KernelCall(NamedTuple):
+    """A call of a kernel; its C++ file lists attributes, arguments and results, in this order, and checks them."""
+
+    kernel: str
+    attributes: Mapping[str, Attribute]
+    arguments: Mapping[str, Argument]
+    replaced: Sequence[str]  # the arguments that the first results take the place of
+    reported: Mapping[str, tuple[int, ...]] = {}  # the shapes of all other results
+
+
+def size(n: int) -> np.int64:
+    """A size, or a count, as an attribute."""
+    return np.int64(n)
+
+
+def sizes(numbers: Sequence[int]) -> np.ndarray:
+    """The same of several."""
+    return np.asarray(numbers, np.int64).reshape(-1)
+
+
+def number(x: float) -> np.float32:
+    """A number as an attribute."""
+    return np.float32(x)
+
+
+def call_ffi(
+    kernel: str,
+    attributes: Mapping[str, Attribute],
+    arguments: Sequence[Array],
+    shapes: Sequence[tuple[int, ...]],
+    aliases: dict[int, int],
 ) -> list[Array]:
-    """A kernel with float32 arrays in and out; `aliases`: which argument each result may take the place of."""
+    """A handler, with results in float32; `aliases`: which argument each result takes the place of."""
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    made = jax.ffi.ffi_call(target(name), results, input_output_aliases=aliases or {})
-    return list(made(*args, slope=np.float32(slope)))
+    return list(jax.ffi.ffi_call(target(kernel), results, input_output_aliases=aliases)(*arguments, **attributes))
+
+
+def call_now(call: KernelCall) -> dict[str, Array]:
+    """Call a kernel. **Returns:** its results by name."""
+    names = list(call.arguments)
+    arrays = [argument.array for argument in call.arguments.values()]
+    places = [names.index(name) for name in call.replaced]
+    shapes = [arrays[i].shape for i in places] + list(call.reported.values())
+    found = call_ffi(call.kernel, call.attributes, arrays, shapes, {place: i for i, place in enumerate(places)})
+    return dict(zip([*call.replaced, *call.reported], found))
 
 
 def _fits_many_outputs(edges: Sequence[Edge], residual: Array) -> bool:
@@ -46,10 +92,18 @@ def many_outputs(
     """Of each edge set `eta` and `lam`, `(F, n)`; None if it does not fit. See `many_outputs.cc`."""
     if not _fits_many_outputs(edges, residual):
         return None
-    args = [residual, covariance, jnp.ones(1, jnp.float32) if scale is None else scale]
-    shapes = []
-    for e in edges:
-        args += [e.jacobian[..., 0], e.cavity.eta[..., 0], e.cavity.lam[..., 0, 0], e.point[..., 0]]
-        shapes += [args[-2].shape] * 2
-    found = call("gbplearn_many_outputs", shapes, args)
+    weight = jnp.ones(1, jnp.float32) if scale is None else scale
+    arguments = {"residual": residual, "covariance": covariance, "weight": weight}
+    reported = {}
+    for q, e in enumerate(edges):
+        eta, lam = e.cavity.eta[..., 0], e.cavity.lam[..., 0, 0]
+        parts = {"jacobian": e.jacobian[..., 0], "eta": eta, "lam": lam, "point": e.point[..., 0]}
+        arguments |= {f"edges.{q}.{name}": array for name, array in parts.items()}
+        reported |= {f"edges.{q}.{name}": eta.shape for name in ("eta", "lam")}
+    factors, outputs = residual.shape
+    attributes = {
+        "factors": size(factors), "outputs": size(outputs), "edges": sizes([e.jacobian.shape[1] for e in edges])
+    }  # fmt: skip
+    taken = {name: Argument(array) for name, array in arguments.items()}
+    found = list(call_now(KernelCall("gbplearn_many_outputs", attributes, taken, (), reported)).values())
     return list(zip(found[0::2], found[1::2]))

@@ -10,38 +10,48 @@ namespace {
 
 enum { MATRIX_POOLED, TILE_MAX };  // as chain.py numbers them
 
-struct Planned {
-  int64_t kernel;
-  float slope;
-  Arguments args;
-};
+// Numbers of arrays, if they are all below `count`.
+bool numbers_below(Arguments::Sizes numbers, size_t first, size_t count, std::vector<size_t>& out) {
+  out.assign(numbers.begin(), numbers.end());
+  return std::all_of(out.begin(), out.end(), [&](size_t i) { return i >= first && i < count; });
+}
 
 }  // namespace
 
-// Arguments: of each visit, whether it is made; a plan; then the arrays of all visits, each once. The plan: how many
-// visits and pieces; then for each its kernel, slope, the number of its arguments and of its results, and which of the
-// call's they are.
+// Attributes: pieces; then of each visit, with `visit0_` and so on before their names: kernel; arguments and results, which
+// of the call's are those of the visit; and the attributes of that kernel.
+// Arguments: made (visits,), whether each of them is; then the arrays of all visits, those that are written once.
 // Results: the arrays that are written, in place.
-ffi::Error Chain(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  const float *made = args.data(0), *plan = args.data(1);
-  auto next = [&plan] { return static_cast<int64_t>(*plan++); };
-  int64_t count = next(), pieces = next(), tasks = std::min<int64_t>(64, pieces);
+ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_chain", in, out, attributes);
+  int64_t pieces = args.size("pieces"), tasks = std::min<int64_t>(64, pieces);
+  auto [made, count] = args.take_truths("made");
   Room room;
-  std::vector<Planned> visits;
-  for (int64_t s = 0; s < count; ++s) {
-    int64_t kernel = next();
-    float slope = *plan++;
-    std::vector<size_t> which_in(next()), which_out(next());
-    for (size_t& i : which_in) i = next();
-    for (size_t& i : which_out) i = next();
-    if (made[s] == 0) continue;
-    visits.push_back({kernel, slope, Arguments(in, out, std::move(which_in), std::move(which_out))});
-    if (kernel == MATRIX_POOLED) tasks = std::min(tasks, most_tasks(visits.back().args));
-  }
   std::vector<std::unique_ptr<Step>> steps;
-  for (const Planned& v : visits)
-    steps.push_back(v.kernel == MATRIX_POOLED ? matrix_pooled(v.args, v.slope, tasks, room) : tile_max(v.args, tasks));
+  size_t read = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    std::string prefix = "visit" + std::to_string(i) + "_";
+    std::vector<size_t> which_in, which_out;
+    int64_t kernel = args.whole((prefix + "kernel").c_str());
+    std::string in_name = prefix + "arguments", out_name = prefix + "results";
+    const char* sentence = "attribute %s must be numbers of arrays of the call";
+    args.require(numbers_below(args.wholes(in_name.c_str()), 1, in.size(), which_in), sentence, in_name.c_str());
+    args.require(numbers_below(args.wholes(out_name.c_str()), 0, out.size(), which_out), sentence, out_name.c_str());
+    args.require(kernel == MATRIX_POOLED || kernel == TILE_MAX, "attribute %s must be 0 or 1", (prefix + "kernel").c_str());
+    if (!args.ok()) break;
+    const char* name = kernel == MATRIX_POOLED ? ", matrix_pooled" : ", tile_max";
+    Arguments own("gbplearn_chain, visit " + std::to_string(i) + name, args, prefix, std::move(which_in), std::move(which_out));
+    std::unique_ptr<Step> step = kernel == MATRIX_POOLED ? matrix_pooled(own) : tile_max(own);
+    if (ffi::Error error = own.error(); error.failure()) return error;
+    args.require(step->has_pieces(pieces), "attribute %s must divide the factors of every visit", "pieces");
+    read += own.attributes_read();
+    if (!made[i]) continue;
+    tasks = std::min(tasks, step->most_tasks());
+    steps.push_back(std::move(step));
+  }
+  args.leave_to_visits(read);
+  if (ffi::Error error = args.error(); error.failure()) return error;
+  for (auto& step : steps) step->prepare(tasks, room);
   spread(pool, tasks, [&](int64_t t) {
     for (int64_t i = t * pieces / tasks; i < (t + 1) * pieces / tasks; ++i)
       for (auto& step : steps) step->visit(i, i + 1, pieces, t);

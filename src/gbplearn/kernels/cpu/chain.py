@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 from jax import Array
 
 from ...engine.options import Options
 from ...graph.problem import Problem
-from ..registry import Chain
-from .calls import call
+from ..registry import Chain, Place
+from .calls import Argument, Attribute, KernelCall, call_ffi, size, sizes
 from .visits import matrix_pooled, tile_max, visit_kernel
 
 # As `chain.cc` numbers them.
@@ -42,45 +41,54 @@ def common_pieces(problem: Problem, options: Options, visits: tuple[int, ...]) -
 class CpuChain(Chain):
     """Visits that are recorded, to be made in one call.
 
-    Kernels write messages in place. So a recorded call returns the arrays that it will change, and the next visit,
-    which takes these as its arguments, reads what stands in them by then.
+    Kernels write messages in place. So a recorded call returns the arrays that it will change, and a later visit, which
+    names the same `Place`, reads what stands there by then.
     """
 
     def __init__(self, pieces: int):
-        self._pieces = pieces
+        self._attributes: dict[str, Attribute] = {"pieces": size(pieces)}
         self._arrays: list[Array] = []
-        self._written: list[int] = []
-        self._steps: list[list[float]] = []
+        self._known: dict[Place, int] = {}  # which of the arrays is at a place
+        self._written: list[Place] = []
+        self._visits = 0
 
-    def _place(self, array: Array) -> int:
-        """The number of an array among all; by identity."""
-        for i, known in enumerate(self._arrays):
-            if known is array:
-                return i
-        self._arrays.append(array)
+    def _index(self, argument: Argument) -> int:
+        """The number of an argument among the arrays; one that is at a place is there once."""
+        known = None if argument.place is None else self._known.get(argument.place)
+        if known is not None:
+            return known
+        self._arrays.append(argument.array)
+        if argument.place is not None:
+            self._known[argument.place] = len(self._arrays) - 1
         return len(self._arrays) - 1
 
-    def call(
-        self, name: str, shapes: list[tuple[int, ...]], args: list[Array], aliases: dict[int, int], slope: float = 0.0
-    ) -> list[Array]:
-        """Record a call, with the arguments of `calls.call`."""
-        assert len(aliases) == len(shapes), "every result takes the place of an argument"
-        places = [self._place(a) for a in args]
-        given = [argument for argument, _ in sorted(aliases.items(), key=lambda pair: pair[1])]
-        self._written += [places[i] for i in given if places[i] not in self._written]
-        results = [self._written.index(places[i]) for i in given]
-        # The first two arguments of the call are others, see below.
-        inputs = [i + 2 for i in places]
-        self._steps.append([_KERNELS[name], slope, len(inputs), len(results), *inputs, *results])
-        return [args[i] for i in given]
+    def call(self, call: KernelCall) -> dict[str, Array]:
+        """Record a call. **Returns:** the arrays that it will write in, as they are before the chain has run."""
+        if call.reported:
+            raise ValueError(f"a visit in a chain writes in place alone: {call.kernel} reports {list(call.reported)}")
+        given = {name: self._index(argument) for name, argument in call.arguments.items()}
+        written = []
+        for name in call.replaced:
+            place = call.arguments[name].place
+            if place is None:
+                raise ValueError(f"{call.kernel}: {name} takes the place of nothing that a state has")
+            if place not in self._written:
+                self._written.append(place)
+            written.append(self._written.index(place))
+        # The first argument of the call is another one, see below.
+        own = {"kernel": size(_KERNELS[call.kernel]), "arguments": sizes([i + 1 for i in given.values()])}
+        own |= {"results": sizes(written), **call.attributes}
+        self._attributes |= {f"visit{self._visits}_{name}": value for name, value in own.items()}
+        self._visits += 1
+        return {name: self._arrays[given[name]] for name in call.replaced}
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return self._visits
 
-    def run(self, made: Array) -> list[tuple[Array, Array]]:
-        """Make the visits, those for which `made` is not 0. **Returns:** what was written, before and after."""
-        plan = [len(self._steps), self._pieces, *(x for step in self._steps for x in step)]
-        args = [made.astype(jnp.float32), jnp.asarray(plan, jnp.float32), *self._arrays]
-        before = [self._arrays[i] for i in self._written]
-        aliases = {place + 2: i for i, place in enumerate(self._written)}
-        return list(zip(before, call("gbplearn_chain", [a.shape for a in before], args, aliases)))
+    def run(self, made: Array) -> dict[Place, Array]:
+        """Make the visits, those for which `made` is true. **Returns:** what was written, by its place in the state."""
+        before = [self._known[place] for place in self._written]
+        shapes = [self._arrays[i].shape for i in before]
+        aliases = {i + 1: result for result, i in enumerate(before)}
+        found = call_ffi("gbplearn_chain", self._attributes, [made, *self._arrays], shapes, aliases)
+        return dict(zip(self._written, found))

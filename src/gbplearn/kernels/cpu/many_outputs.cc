@@ -167,18 +167,35 @@ struct Factors {
 
 }  // namespace
 
-// Arguments: residuals (F, M), covariances (F or 1, M, M), weights (F, M) or 1; then of each edge set the Jacobian, eta,
-// lam and the linearisation point. Results: of each edge set eta and lam.
-ffi::Error ManyOutputs(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  int64_t factors = args[0].dimensions()[0], m = args[0].dimensions()[1];
-  Factors a{factors, m, args.data(0), args.data(1), args[1].dimensions()[0] == 1 && factors > 1, args[2], {}};
-  for (size_t i = 3, q = 0; i + 3 < in.size(); i += 4, q += 2) {
-    auto jacobian = args[i].dimensions();
-    a.slots.push_back({jacobian[1], args.data(i), args.data(i + 1), args.data(i + 2), args.data(i + 3),
-                       jacobian[0] == 1 && factors > 1, args[i + 3].dimensions()[0] == 1 && factors > 1, args.result(q),
-                       args.result(q + 1)});
+// A call: F factors with M measurements each.
+// Attributes: factors, outputs; edges: of each edge set, how many a factor has.
+// Arguments: residual (F, M), covariance (F or 1, M, M), weight (F M or 1); then of each edge set, of n edges: jacobian (F or
+// 1, n, M), eta and lam (F, n) of the cavities, and point (F or 1, n). Results: of each edge set eta and lam.
+ffi::Error ManyOutputs(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_many_outputs", in, out, attributes);
+  const int64_t factors = args.size("factors"), m = args.size("outputs");
+  auto sizes = args.wholes("edges");
+  args.require(std::all_of(sizes.begin(), sizes.end(), [](int64_t n) { return n >= 1; }), "attribute %s must be positive", "edges");
+  Array residual = args.take("residual", {factors, m});
+  bool one_covariance;
+  Array covariance = args.take_each("covariance", {factors, m, m}, one_covariance);
+  Array weight = args.take_shared("weight", count_of({factors, m}));
+  std::vector<Slot> slots;
+  for (size_t q = 0; q < sizes.size(); ++q) {
+    const int64_t n = sizes[q];
+    const std::string name = "edges." + std::to_string(q);
+    Slot slot{};
+    slot.n = n;
+    slot.jacobian = args.take_each((name + ".jacobian").c_str(), {factors, n, m}, slot.one_jacobian).data;
+    slot.eta = args.take((name + ".eta").c_str(), {factors, n}).data;
+    slot.lam = args.take((name + ".lam").c_str(), {factors, n}).data;
+    slot.point = args.take_each((name + ".point").c_str(), {factors, n}, slot.one_point).data;
+    slot.new_eta = args.report((name + ".eta").c_str(), count_of({factors, n}));
+    slot.new_lam = args.report((name + ".lam").c_str(), count_of({factors, n}));
+    slots.push_back(slot);
   }
+  if (ffi::Error error = args.error(); error.failure()) return error;
+  Factors a{factors, m, residual.data, covariance.data, one_covariance, weight, std::move(slots)};
   int64_t groups = (factors + FACTORS - 1) / FACTORS, edges = a.edges();
   int64_t tasks = std::min<int64_t>({64, groups, 1 + factors * m * m * (edges + m) / WORTH_A_TASK});
   spread(pool, tasks, [&](int64_t t) {

@@ -264,27 +264,86 @@ struct Edges {
 
 }  // namespace
 
-// Arguments: rows (n, p), w (p, c), d (c,) to linearise at; the products (eta, lam) of the inboxes of w, d and the rows
-// (empty where they are known, as are messages to them); old messages (eta, lam) to w (F, p), d (F,), rows (F, p) and y
-// (F,); noise, weight (F or 1); damping of y, w, d, rows; measurements (F or 1); then the inbox of y, in pairs.
-// Results: messages to y; to w on the edges, and on the units; likewise to d, and to the rows; and if that result is
-// there, the diagnostics of y.
-ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  int64_t n = args[0].dimensions()[0], p = args[0].dimensions()[1], c = args[1].dimensions()[1], width = padded(p);
-  int64_t tasks = std::max<int64_t>(1, std::min<int64_t>(32, n / 8));
+// A call: `n` rows of `p` inputs, `c` outputs, F = n c factors.
+// Attributes: rows, inputs, outputs; slope; learnt, uncertain: whether the parameters and the rows are variables, one of
+// them at least; diagnose; inbox: how many pairs has that of y.
+// Arguments: rows (n, p), w (p, c), d (c,), where it is linearised; noise, measured (F or 1), weight (F or fewer); of y
+// keep, how much is kept of old messages, and these (F). If they are learnt, of w and d outside (p, c), the product of
+// their inboxes, keep, and old messages (F, p) and (F, 1). If they are uncertain the same of x: (n, p) and (F, p). Then the
+// inbox of y.
+// Results: the new messages to y, w, d, x, in place, of those that are variables; their sums, the messages on the units, to
+// w, d, x; diagnostics of y, if they are wanted.
+ffi::Error MatrixEdges(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_matrix_edges", in, out, attributes);
+  const int64_t n = args.size("rows"), p = args.size("inputs"), c = args.size("outputs"), pairs = args.size("inbox");
+  const float slope = args.number("slope");
+  const bool learnt = args.flag("learnt"), uncertain = args.flag("uncertain"), diagnose = args.flag("diagnose");
+  args.require(learnt || uncertain, "attribute %s or uncertain must be true", "learnt");
+  const int64_t factors = count_of({n, c});
+  Array rows = args.take("rows", {n, p}), w = args.take("w", {p, c}), d = args.take("d", {c});
+  Array noise = args.take_shared("noise", factors), measured = args.take_shared("measured", factors);
+  Array weight = args.take_blocks("weight", factors, c);
+  const float keep_y = args.take_number("keep_y");
+  Array y_eta = args.take_flat("y.eta", factors), y_lam = args.take_flat("y.lam", factors);
+  Array from_w[2], from_d[2], from_x[2], w_eta, w_lam, d_eta, d_lam, x_eta, x_lam;
+  float keep_w = 0, keep_d = 0, keep_x = 0;
+  if (learnt) {
+    from_w[0] = args.take("w.outside.eta", {p, c});
+    from_w[1] = args.take("w.outside.lam", {p, c});
+    from_d[0] = args.take("d.outside.eta", {c});
+    from_d[1] = args.take("d.outside.lam", {c});
+    keep_w = args.take_number("keep_w");
+    keep_d = args.take_number("keep_d");
+    w_eta = args.take("w.eta", {factors, p});
+    w_lam = args.take("w.lam", {factors, p});
+    d_eta = args.take("d.eta", {factors, 1});
+    d_lam = args.take("d.lam", {factors, 1});
+  }
+  if (uncertain) {
+    from_x[0] = args.take("x.outside.eta", {n, p});
+    from_x[1] = args.take("x.outside.lam", {n, p});
+    keep_x = args.take_number("keep_x");
+    x_eta = args.take("x.eta", {factors, p});
+    x_lam = args.take("x.lam", {factors, p});
+  }
+  Pairs of_y = args.take_inbox("y", pairs, factors);
+  float *new_y[2] = {args.replace("y.eta", y_eta), args.replace("y.lam", y_lam)};
+  float *new_w[2] = {}, *new_d[2] = {}, *new_x[2] = {}, *sum_w[2] = {}, *sum_d[2] = {}, *sum_x[2] = {};
+  if (learnt) {
+    new_w[0] = args.replace("w.eta", w_eta);
+    new_w[1] = args.replace("w.lam", w_lam);
+    new_d[0] = args.replace("d.eta", d_eta);
+    new_d[1] = args.replace("d.lam", d_lam);
+  }
+  if (uncertain) {
+    new_x[0] = args.replace("x.eta", x_eta);
+    new_x[1] = args.replace("x.lam", x_lam);
+  }
+  if (learnt) {
+    sum_w[0] = args.report("w.sum.eta", count_of({p, c}));
+    sum_w[1] = args.report("w.sum.lam", count_of({p, c}));
+    sum_d[0] = args.report("d.sum.eta", c);
+    sum_d[1] = args.report("d.sum.lam", c);
+  }
+  if (uncertain) {
+    sum_x[0] = args.report("x.sum.eta", count_of({n, p}));
+    sum_x[1] = args.report("x.sum.lam", count_of({n, p}));
+  }
+  float* reported = diagnose ? args.report("diagnostics", Diagnostics::COUNT) : nullptr;
+  if (ffi::Error error = args.error(); error.failure()) return error;
+
+  const int64_t width = padded(p), tasks = std::max<int64_t>(1, std::min<int64_t>(32, n / 8));
   auto first = [&](int64_t t) { return t * n / tasks; };
-  const float *old[4] = {args.data(9), args.data(10), args.data(11), args.data(12)};
-  bool learnt = args[3].element_count() > 0;
+  const float *old[4] = {w_eta.data, w_lam.data, d_eta.data, d_lam.data};
   int64_t size[4] = {c * p, c * p, c, c};
   std::vector<double> totals[4];
   for (int q = 0; q < 4; ++q) totals[q].assign(tasks * size[q], 0.0);
   // Rows that are skipped are not written: their messages must be in place already.
-  bool in_place = args.data(9) == args.result(2) && args.data(10) == args.result(3);
+  bool in_place = w_eta.data == new_w[0] && w_lam.data == new_w[1];
   std::vector<char> skip(n, 0);
   if (learnt) spread(pool, tasks, [&](int64_t t) {
     for (int64_t i = first(t); i < first(t + 1); ++i) {
-      skip[i] = in_place && !any(args.data(0) + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
+      skip[i] = in_place && !any(rows.data + i * p, p) && !any(old[0] + i * size[0], size[0]) && !any(old[1] + i * size[1], size[1]);
       for (int q = skip[i] ? 2 : 0; q < 4; ++q) add_up(old[q] + i * size[q], size[q], &totals[q][t * size[q]]);
     }
   });
@@ -292,26 +351,22 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
     for (int64_t t = 1; t < tasks; ++t)
       for (int64_t k = 0; k < size[q]; ++k) totals[q][k] += totals[q][t * size[q] + k];
   Units of_w(c * width), of_d(padded(c) + LANES);  // eight are read from each on
-  const float *w = args.data(1), *d = args.data(2), *from_w[2] = {args.data(3), args.data(4)};
-  const float* from_d[2] = {args.data(5), args.data(6)};
   std::vector<float> wide(c * width, 0.0f);
   for (int64_t j = 0; j < c; ++j) {
-    if (learnt) of_d.set(j, totals[2][j] + from_d[0][j], totals[3][j] + from_d[1][j], d[j]);
+    if (learnt) of_d.set(j, totals[2][j] + from_d[0].data[j], totals[3][j] + from_d[1].data[j], d.data[j]);
     for (int64_t k = 0; k < p; ++k) {
       int64_t e = j * p + k, u = k * c + j;
-      wide[j * width + k] = w[u];
-      if (learnt) of_w.set(j * width + k, totals[0][e] + from_w[0][u], totals[1][e] + from_w[1][u], w[u]);
+      wide[j * width + k] = w.data[u];
+      if (learnt) of_w.set(j * width + k, totals[0][e] + from_w[0].data[u], totals[1][e] + from_w[1].data[u], w.data[u]);
     }
   }
-  Inbox inbox(args, 21, in.size());
-  const float* damp = args.data(19);
-  Edges a{n, p, c, width, args[7].element_count() > 0, learnt, slope, args.data(0), d, wide, &of_w, &of_d, args.data(7),
-          args.data(8), args.data(9), args.data(10), args.data(11), args.data(12), args.data(13), args.data(14),
-          args.data(15), args.data(16), args[20], args[17], Blocks(args[18], n * c), damp[0], damp[1], damp[2], damp[3], &inbox,
-          args.result(0), args.result(1), args.result(2), args.result(3), args.result(6), args.result(7),
-          args.result(10), args.result(11), args.result(12), args.result(13), skip.data()};
+  Inbox inbox(of_y);
+  Edges a{n, p, c, width, uncertain, learnt, slope, rows.data, d.data, wide, &of_w, &of_d, from_x[0].data,
+          from_x[1].data, w_eta.data, w_lam.data, d_eta.data, d_lam.data, x_eta.data, x_lam.data,
+          y_eta.data, y_lam.data, measured, noise, Blocks(weight, factors), keep_y, keep_w, keep_d, keep_x, &inbox,
+          new_y[0], new_y[1], new_w[0], new_w[1], new_d[0], new_d[1],
+          new_x[0], new_x[1], sum_x[0], sum_x[1], skip.data()};
   std::vector<float> sums(tasks * 2 * c * (width + 1), 0.0f);
-  bool diagnose = out.size() > 14;
   std::vector<float> partials(tasks * Diagnostics::COUNT, 0.0f);
   spread(pool, tasks, [&](int64_t t) {
     Diagnostics diagnostics;
@@ -321,9 +376,9 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in,
                        : a.task<0>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr);
     diagnostics.write(&partials[t * Diagnostics::COUNT]);
   });
-  if (diagnose) join_diagnostics(partials, args.result(14));
+  if (diagnose) join_diagnostics(partials, reported);
   for (int q = 0; learnt && q < 2; ++q) {
-    float *to_w = args.result(4 + q), *to_d = args.result(8 + q);
+    float *to_w = sum_w[q], *to_d = sum_d[q];
     for (int64_t j = 0; j < c; ++j)
       for (int64_t k = 0; k <= p; ++k) {
         double sum = 0;

@@ -252,9 +252,8 @@ struct Before {
 };
 
 // Means and variances from the inbox and the group's own message; padded to `width` in rows of `c` if that is more.
-Before beliefs(Room& room, const Arguments& args, size_t own, const Inbox& inbox, int64_t rows, int64_t c, int64_t width) {
+Before beliefs(Room& room, const float* own_eta, const float* own_lam, const Inbox& inbox, int64_t rows, int64_t c, int64_t width) {
   float *mean = room.take(rows * width, 0.0f), *variance = room.take(rows * width, 0.0f);
-  const float *own_eta = args.data(own), *own_lam = args.data(own + 1);
   int64_t chunk = width == c ? rows * c : c;  // vectors run over whole rows, or over all of them
   for (int64_t r = 0; r < rows * c; r += chunk)
     for (int64_t j = 0; j < chunk; j += LANES) {
@@ -268,39 +267,80 @@ Before beliefs(Room& room, const Arguments& args, size_t own, const Inbox& inbox
   return {mean, variance};
 }
 
-// Arguments: rows (n, p); noise, measurements (F or 1), weight (F or fewer); reactions (F); numbers: how much is kept of
-// messages to w, d and y, how many arrays follow for each; the own messages (eta, lam) to w (p, c), d (c,), y (n, c); then
-// the inbox of each, in pairs. Results: the new messages, in that order; the reactions; and if that result is there, the
-// diagnostics of y.
-enum { ROWS, NOISE, MEASURED, WEIGHT, REACTION, NUMBERS, W, D = 8, Y = 10, REST = 12 };
-enum { NEW_W, NEW_D = 2, NEW_Y = 4, NEW_REACTION = 6, DIAGNOSTICS };
-
-int64_t channels(const Arguments& args) { return args[D].element_count(); }
-int64_t factor_rows(const Arguments& args) { return args[Y].element_count() / channels(args); }
 int64_t lanes(int64_t c) { return c <= LANES ? LANES : 2 * LANES; }
 int64_t padded(int64_t c) { return (c + lanes(c) - 1) / lanes(c) * lanes(c); }
 
+// A call: `n` rows of `p` inputs, `c` outputs, F = n c factors.
+// Attributes: rows, inputs, outputs; slope; diagnose; inbox (3): how many pairs have those of w, d and y.
+// Arguments: rows (n, p); noise, measured (F or 1), weight (F or fewer); keep_w, keep_d, keep_y: how much is kept of old
+// messages; those to w (p, c), d (c), y (F), and the reaction (F); then the inboxes of w, d and y.
+// Results: the new messages and reactions, in place; diagnostics of y, if they are wanted.
+struct PooledArguments {
+  int64_t n, p, c;
+  float slope;
+  bool diagnose;
+  Array rows, noise, measured, weight;
+  float keep_w, keep_d, keep_y;
+  Array w_eta, w_lam, d_eta, d_lam, y_eta, y_lam, reaction;
+  Pairs of_w, of_d, of_y;
+  float *new_w_eta, *new_w_lam, *new_d_eta, *new_d_lam, *new_y_eta, *new_y_lam, *new_reaction, *diagnostics = nullptr;
+
+  explicit PooledArguments(Arguments& args) {
+    n = args.size("rows");
+    p = args.size("inputs");
+    c = args.size("outputs");
+    slope = args.number("slope");
+    diagnose = args.flag("diagnose");
+    auto inbox = args.sizes("inbox", 3);
+    const int64_t factors = count_of({n, c}), weights = count_of({p, c});
+    rows = args.take("rows", {n, p});
+    noise = args.take_shared("noise", factors);
+    measured = args.take_shared("measured", factors);
+    weight = args.take_blocks("weight", factors, c);
+    keep_w = args.take_number("keep_w");
+    keep_d = args.take_number("keep_d");
+    keep_y = args.take_number("keep_y");
+    w_eta = args.take_flat("w.eta", weights);
+    w_lam = args.take_flat("w.lam", weights);
+    d_eta = args.take_flat("d.eta", c);
+    d_lam = args.take_flat("d.lam", c);
+    y_eta = args.take_flat("y.eta", factors);
+    y_lam = args.take_flat("y.lam", factors);
+    reaction = args.take_flat("reaction", factors);
+    of_w = args.take_inbox("w", inbox[0], weights);
+    of_d = args.take_inbox("d", inbox[1], c);
+    of_y = args.take_inbox("y", inbox[2], factors);
+    new_w_eta = args.replace("w.eta", w_eta);
+    new_w_lam = args.replace("w.lam", w_lam);
+    new_d_eta = args.replace("d.eta", d_eta);
+    new_d_lam = args.replace("d.lam", d_lam);
+    new_y_eta = args.replace("y.eta", y_eta);
+    new_y_lam = args.replace("y.lam", y_lam);
+    new_reaction = args.replace("reaction", reaction);
+    if (diagnose) diagnostics = args.report("diagnostics", Diagnostics::COUNT);
+  }
+};
+
 class MatrixPooledStep final : public Step {
  public:
-  MatrixPooledStep(const Arguments& args, float slope, int64_t tasks, Room& room)
-      : args_(args), tasks_(tasks), c_(channels(args)), width_(padded(c_)) {
-    const float* numbers = args.data(NUMBERS);
-    size_t at[4] = {REST};
-    for (int q = 0; q < 3; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[3 + q]);
-    of_y_ = std::make_unique<Inbox>(args, at[2], at[3]);
-    p_ = args[W].element_count() / c_;
-    w_ = beliefs(room, args, W, Inbox(args, at[0], at[1]), p_, c_, width_);
-    d_ = beliefs(room, args, D, Inbox(args, at[1], at[2]), 1, c_, width_);
-    parts_ = room.take(tasks * 2 * (p_ + 1) * width_, 0.0f);
-    diagnose_ = args.results() > DIAGNOSTICS;
+  explicit MatrixPooledStep(PooledArguments arguments)
+      : in_(std::move(arguments)), width_(padded(in_.c)), of_y_(in_.of_y), partials_() {}
+
+  bool has_pieces(int64_t pieces) const override { return in_.n % pieces == 0; }
+  int64_t most_tasks() const override { return std::max<int64_t>(1, in_.n / width_); }
+
+  void prepare(int64_t tasks, Room& room) override {
+    tasks_ = tasks;
+    w_ = beliefs(room, in_.w_eta.data, in_.w_lam.data, Inbox(in_.of_w), in_.p, in_.c, width_);
+    d_ = beliefs(room, in_.d_eta.data, in_.d_lam.data, Inbox(in_.of_d), 1, in_.c, width_);
+    parts_ = room.take(tasks * 2 * (in_.p + 1) * width_, 0.0f);
     partials_.assign(tasks * Diagnostics::COUNT, 0.0f);
-    int64_t n = factor_rows(args);
     a_ = std::make_unique<Pooled>(Pooled{
-        n, p_, c_, width_, slope, args.data(ROWS), w_.mean, w_.variance, d_.mean, d_.variance, args[MEASURED],
-        args[NOISE], Blocks(args[WEIGHT], n * c_), args.data(REACTION), args.data(Y), args.data(Y + 1), numbers[2],
-        numbers[0], of_y_.get(), args.result(NEW_Y), args.result(NEW_Y + 1), args.result(NEW_REACTION), parts_,
-        partials_.data(), n * (20 * c_ + 4 * p_) > MORE_THAN_A_CACHE});
-    work_ = lanes(c_) == LANES ? (diagnose_ ? run<1, true> : run<1, false>) : (diagnose_ ? run<2, true> : run<2, false>);
+        in_.n, in_.p, in_.c, width_, in_.slope, in_.rows.data, w_.mean, w_.variance, d_.mean, d_.variance, in_.measured,
+        in_.noise, Blocks(in_.weight, in_.n * in_.c), in_.reaction.data, in_.y_eta.data, in_.y_lam.data, in_.keep_y,
+        in_.keep_w, &of_y_, in_.new_y_eta, in_.new_y_lam, in_.new_reaction, parts_,
+        partials_.data(), in_.n * (20 * in_.c + 4 * in_.p) > MORE_THAN_A_CACHE});
+    work_ = lanes(in_.c) == LANES ? (in_.diagnose ? run<1, true> : run<1, false>) : (in_.diagnose ? run<2, true> : run<2, false>);
   }
 
   void visit(int64_t begin, int64_t end, int64_t pieces, int64_t task) const override {
@@ -309,55 +349,53 @@ class MatrixPooledStep final : public Step {
 
   // Sends the messages to the parameters, which are sums over all pieces.
   void finish() override {
-    const float* numbers = args_.data(NUMBERS);
-    int64_t size = (p_ + 1) * width_;
+    const int64_t size = (in_.p + 1) * width_, c = in_.c;
     for (int64_t t = 1; t < tasks_; ++t)
       for (int64_t i = 0; i < 2 * size; ++i) parts_[i] += parts_[t * 2 * size + i];
-    for (int64_t k = 0; k <= p_; ++k) {
-      size_t own = k < p_ ? W : D, result = k < p_ ? NEW_W : NEW_D;
-      int64_t row = k < p_ ? k * c_ : 0;
-      const float* mean = k < p_ ? w_.mean + k * width_ : d_.mean;
-      const float *old_eta = args_.data(own) + row, *old_lam = args_.data(own + 1) + row;
-      float *new_eta = args_.result(result) + row, *new_lam = args_.result(result + 1) + row;
-      float keep = numbers[k < p_ ? 0 : 1];
-      for (int64_t j = 0; j < c_; j += LANES) {
+    for (int64_t k = 0; k <= in_.p; ++k) {
+      const bool bias = k == in_.p;
+      int64_t row = bias ? 0 : k * c;
+      const float* mean = bias ? d_.mean : w_.mean + k * width_;
+      const float *old_eta = (bias ? in_.d_eta : in_.w_eta).data + row, *old_lam = (bias ? in_.d_lam : in_.w_lam).data + row;
+      float *new_eta = (bias ? in_.new_d_eta : in_.new_w_eta) + row, *new_lam = (bias ? in_.new_d_lam : in_.new_w_lam) + row;
+      float keep = bias ? in_.keep_d : in_.keep_w;
+      for (int64_t j = 0; j < c; j += LANES) {
         Vec lam = load(parts_ + size + k * width_ + j), eta = load(parts_ + k * width_ + j) + lam * load(mean + j);
-        store(new_eta + j, keep * load(old_eta + j, c_ - j, 0) + (1 - keep) * eta, c_ - j);
-        store(new_lam + j, keep * load(old_lam + j, c_ - j, 0) + (1 - keep) * lam, c_ - j);
+        store(new_eta + j, keep * load(old_eta + j, c - j, 0) + (1 - keep) * eta, c - j);
+        store(new_lam + j, keep * load(old_lam + j, c - j, 0) + (1 - keep) * lam, c - j);
       }
     }
-    if (diagnose_) join_diagnostics(partials_, args_.result(DIAGNOSTICS));
+    if (in_.diagnose) join_diagnostics(partials_, in_.diagnostics);
   }
 
  private:
-  Arguments args_;
-  int64_t tasks_, c_, width_, p_;
-  std::unique_ptr<Inbox> of_y_;
-  Before w_, d_;
-  float* parts_;
-  bool diagnose_;
+  const PooledArguments in_;
+  const int64_t width_;
+  const Inbox of_y_;
+  int64_t tasks_ = 0;
+  Before w_{}, d_{};
+  float* parts_ = nullptr;
   std::vector<float> partials_;
   std::unique_ptr<Pooled> a_;
-  Task work_;
+  Task work_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<Step> matrix_pooled(const Arguments& args, float slope, int64_t tasks, Room& room) {
-  return std::make_unique<MatrixPooledStep>(args, slope, tasks, room);
+std::unique_ptr<Step> matrix_pooled(Arguments& args) {
+  PooledArguments taken(args);
+  return args.ok() ? std::make_unique<MatrixPooledStep>(std::move(taken)) : nullptr;
 }
 
-int64_t most_tasks(const Arguments& args) {
-  return std::max<int64_t>(1, factor_rows(args) / padded(channels(args)));
-}
-
-ffi::Error MatrixPooled(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  int64_t tasks = std::min<int64_t>(32, most_tasks(args));
+ffi::Error MatrixPooled(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_matrix_pooled", in, out, attributes);
+  auto step = matrix_pooled(args);
+  if (ffi::Error error = args.error(); error.failure()) return error;
+  int64_t tasks = std::min<int64_t>(32, step->most_tasks());
   Room room;
-  MatrixPooledStep step(args, slope, tasks, room);
-  spread(pool, tasks, [&](int64_t t) { step.visit(t, t + 1, tasks, t); });
-  step.finish();
+  step->prepare(tasks, room);
+  spread(pool, tasks, [&](int64_t t) { step->visit(t, t + 1, tasks, t); });
+  step->finish();
   return ffi::Error::Success();
 }
 

@@ -258,33 +258,57 @@ struct Inputs {
 
 }  // namespace
 
-// Arguments: start of the rows, or empty; noise, measurements (F or 1), weight (F or fewer); reactions of parameters and
-// of rows (F); numbers: how much is kept of messages to rows, w, d and y, whether it is the first visit, how many arrays
-// follow for each; the own messages (eta, lam) to rows (n, p), w (p, c), d (c,), y (n, c); then the inbox of each, in
-// pairs. Results: the new messages, in that order; the reactions; and if these results are there, the diagnostics of y and
-// of the rows.
-ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  enum { START, NOISE, MEASURED, WEIGHT, OF_W, OF_X, NUMBERS, X, W = 9, D = 11, Y = 13, REST = 15 };
-  Arguments args{in, out};
-  const float* numbers = args.data(NUMBERS);
-  size_t at[5] = {REST};
-  for (int q = 0; q < 4; ++q) at[q + 1] = at[q] + static_cast<size_t>(numbers[5 + q]);
-  int64_t c = args[D].element_count(), p = args[W].element_count() / c, n = args[Y].element_count() / c;
+// A call: `n` rows of `p` inputs, `c` outputs, F = n c factors.
+// Attributes: rows, inputs, outputs; slope; started: the rows are linearised elsewhere than at their means at first;
+// diagnose; inbox (4): how many pairs have those of x, w, d and y.
+// Arguments: noise, measured (F or 1), weight (F or fewer); start of x, and first, whether it counts now, if it is started;
+// keep_x, keep_w, keep_d, keep_y: how much is kept of old messages; those to x (n, p), w (p, c), d (c), y (F), and the
+// reactions (F) of the parameters and of x; then the inboxes of x, w, d and y.
+// Results: the new messages and reactions, in place; diagnostics of y and of x, if they are wanted.
+ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_matrix_pooled_inputs", in, out, attributes);
+  const int64_t n = args.size("rows"), p = args.size("inputs"), c = args.size("outputs");
+  const float slope = args.number("slope");
+  const bool started = args.flag("started"), diagnose = args.flag("diagnose");
+  auto inbox = args.sizes("inbox", 4);
+  const int64_t factors = count_of({n, c}), weights = count_of({p, c}), units = count_of({n, p});
+  Array noise = args.take_shared("noise", factors), measured = args.take_shared("measured", factors);
+  Array weight = args.take_blocks("weight", factors, c), start;
+  bool moved = false;
+  if (started) {
+    start = args.take_flat("start", units);
+    moved = args.take_truth("first");
+  }
+  const float keep_x = args.take_number("keep_x"), keep_w = args.take_number("keep_w");
+  const float keep_d = args.take_number("keep_d"), keep_y = args.take_number("keep_y");
+  Array x_eta = args.take_flat("x.eta", units), x_lam = args.take_flat("x.lam", units);
+  Array w_eta = args.take_flat("w.eta", weights), w_lam = args.take_flat("w.lam", weights);
+  Array d_eta = args.take_flat("d.eta", c), d_lam = args.take_flat("d.lam", c);
+  Array y_eta = args.take_flat("y.eta", factors), y_lam = args.take_flat("y.lam", factors);
+  Array reaction_w = args.take_flat("reaction_w", factors), reaction_x = args.take_flat("reaction_x", factors);
+  Pairs of_x = args.take_inbox("x", inbox[0], units), of_w = args.take_inbox("w", inbox[1], weights);
+  Pairs of_d = args.take_inbox("d", inbox[2], c), of_y = args.take_inbox("y", inbox[3], factors);
+  float *new_x_eta = args.replace("x.eta", x_eta), *new_x_lam = args.replace("x.lam", x_lam);
+  float *new_w_eta = args.replace("w.eta", w_eta), *new_w_lam = args.replace("w.lam", w_lam);
+  float *new_d_eta = args.replace("d.eta", d_eta), *new_d_lam = args.replace("d.lam", d_lam);
+  float *new_y_eta = args.replace("y.eta", y_eta), *new_y_lam = args.replace("y.lam", y_lam);
+  float *new_reaction_w = args.replace("reaction_w", reaction_w), *new_reaction_x = args.replace("reaction_x", reaction_x);
+  float* diagnostics_y = diagnose ? args.report("diagnostics_y", Diagnostics::COUNT) : nullptr;
+  float* diagnostics_x = diagnose ? args.report("diagnostics_x", Diagnostics::COUNT) : nullptr;
+  if (ffi::Error error = args.error(); error.failure()) return error;
+
   // An odd number of cache lines: else rows would lie at distances that share few places of the first cache.
   int64_t lines = (p + 2 * LANES - 1) / (2 * LANES), width = (lines | 1) * 2 * LANES;
-  bool moved = numbers[4] > 0 && args[START].element_count() > 0, diagnose = out.size() > 10;
   Room room;
-  float* of_w = room.take(2 * c * width);
-  for (int64_t j = 0; j < 2 * c; ++j) std::fill_n(of_w + j * width + p, width - p, 0.0f);
-  float *of_d = room.take(2 * c), *rows = room.take(n * width), *sums = room.take(2 * n * c);
+  float* means_w = room.take(2 * c * width);
+  for (int64_t j = 0; j < 2 * c; ++j) std::fill_n(means_w + j * width + p, width - p, 0.0f);
+  float *means_d = room.take(2 * c), *rows = room.take(n * width), *sums = room.take(2 * n * c);
   std::vector<float> partials(2 * n * Diagnostics::COUNT, 0.0f);
-  Inputs a{n, p, c, width, slope, numbers[0], numbers[1], numbers[2], numbers[3], moved ? args.data(START) : nullptr,
-           Inbox(args, at[0], at[1]), Inbox(args, at[1], at[2]), Inbox(args, at[2], at[3]),
-           Inbox(args, at[3], at[4]), args.data(X), args.data(X + 1), args.data(W), args.data(W + 1), args.data(D),
-           args.data(D + 1), args.data(Y), args.data(Y + 1), args.data(OF_W), args.data(OF_X), args[MEASURED],
-           args[NOISE], Blocks(args[WEIGHT], n * c), args.result(0), args.result(1), args.result(2), args.result(3),
-           args.result(4), args.result(5), args.result(6), args.result(7), args.result(8), args.result(9), of_w,
-           of_w + c * width, of_d, of_d + c, rows, sums, sums + n * c,
+  Inputs a{n, p, c, width, slope, keep_x, keep_w, keep_d, keep_y, moved ? start.data : nullptr,
+           Inbox(of_x), Inbox(of_w), Inbox(of_d), Inbox(of_y), x_eta.data, x_lam.data, w_eta.data, w_lam.data, d_eta.data,
+           d_lam.data, y_eta.data, y_lam.data, reaction_w.data, reaction_x.data, measured, noise, Blocks(weight, factors),
+           new_x_eta, new_x_lam, new_w_eta, new_w_lam, new_d_eta, new_d_lam, new_y_eta, new_y_lam,
+           new_reaction_w, new_reaction_x, means_w, means_w + c * width, means_d, means_d + c, rows, sums, sums + n * c,
            partials.data()};
   int64_t tasks = std::min<int64_t>(16, std::max<int64_t>(1, p / 64));
   spread(pool, tasks, [&](int64_t t) { a.prepare(t * p / tasks, (t + 1) * p / tasks); });
@@ -310,8 +334,8 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, float slope, ffi::RemainingA
   a.to_bias();
   if (diagnose) {
     auto middle = partials.begin() + n * Diagnostics::COUNT;
-    join_diagnostics({partials.begin(), middle}, args.result(10));
-    join_diagnostics({middle, partials.end()}, args.result(11));
+    join_diagnostics({partials.begin(), middle}, diagnostics_y);
+    join_diagnostics({middle, partials.end()}, diagnostics_x);
   }
   return ffi::Error::Success();
 }

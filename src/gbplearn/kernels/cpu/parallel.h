@@ -15,36 +15,11 @@
 #include <immintrin.h>
 #endif
 
-#include "xla/ffi/api/ffi.h"
+#include "arguments.h"
 
 namespace gbplearn {
 
-namespace ffi = xla::ffi;
-
 #define INLINE inline __attribute__((always_inline))
-
-using Numbers = ffi::Buffer<ffi::F32>;
-
-// The arguments and results of a visit, all float32, by number: those of a call, or some of them.
-class Arguments {
- public:
-  Arguments(ffi::RemainingArgs in, ffi::RemainingRets out) : in_(in), out_(out) {
-    for (size_t i = 0; i < in.size(); ++i) which_in_.push_back(i);
-    for (size_t i = 0; i < out.size(); ++i) which_out_.push_back(i);
-  }
-  Arguments(ffi::RemainingArgs in, ffi::RemainingRets out, std::vector<size_t> which_in, std::vector<size_t> which_out)
-      : in_(in), out_(out), which_in_(std::move(which_in)), which_out_(std::move(which_out)) {}
-  size_t size() const { return which_in_.size(); }
-  size_t results() const { return which_out_.size(); }
-  Numbers operator[](size_t i) const { return *in_.get<Numbers>(which_in_[i]); }
-  const float* data(size_t i) const { return in_.get<Numbers>(which_in_[i])->typed_data(); }
-  float* result(size_t i) const { return (*out_.get<Numbers>(which_out_[i]))->typed_data(); }
-
- private:
-  ffi::RemainingArgs in_;
-  ffi::RemainingRets out_;
-  std::vector<size_t> which_in_, which_out_;
-};
 
 constexpr int LANES = 8;
 typedef float Vec __attribute__((vector_size(4 * LANES)));
@@ -174,8 +149,7 @@ struct Blocks {
   const float* data;
   int64_t size;
   bool one;
-  Blocks(const Numbers& b, int64_t factors)
-      : data(b.typed_data()), size(factors / b.element_count()), one(b.element_count() == 1) {}
+  Blocks(const Array& a, int64_t factors) : data(a.data), size(factors / a.size), one(a.size == 1) {}
   INLINE Vec at(int64_t i, int64_t count, float fill) const { return size == 1 ? load(data + i, count, fill) : all(at(i)); }
   INLINE float at(int64_t i) const { return data[static_cast<uint32_t>(i) / static_cast<uint32_t>(size)]; }
   // Where the eight may lie in two blocks, or more.
@@ -192,21 +166,21 @@ struct Blocks {
 struct Shared {
   const float* data;
   bool one;
-  Shared(const Numbers& b) : data(b.typed_data()), one(b.element_count() == 1) {}
+  Shared(const Array& a) : data(a.data), one(a.size == 1) {}
   INLINE Vec at(int64_t i, int64_t count, float fill) const { return one ? all(data[0]) : load(data + i, count, fill); }
   INLINE float at(int64_t i) const { return data[one ? 0 : i]; }
 };
 
-// The inbox of a variable: its prior and the messages of the other groups, pairs of eta and lam among the arguments. Their
-// product is what `outside_eta` and `outside_lam` hold.
+// The inbox of a variable: its prior and the messages of the other groups. Their product is what `outside_eta` and
+// `outside_lam` hold.
 struct Inbox {
   std::vector<Shared> eta, lam;
   std::vector<const float*> more_eta, more_lam;  // those that are not one for all
   float one_eta = 0, one_lam = 0;
-  Inbox(const Arguments& args, size_t begin, size_t end) {
-    for (size_t i = begin; i + 1 < end; i += 2) {
-      eta.emplace_back(args[i]);
-      lam.emplace_back(args[i + 1]);
+  explicit Inbox(const Pairs& pairs) {
+    for (size_t i = 0; i < pairs.eta.size(); ++i) {
+      eta.emplace_back(pairs.eta[i]);
+      lam.emplace_back(pairs.lam[i]);
       if (eta.back().one && lam.back().one) {
         one_eta += *eta.back().data;
         one_lam += *lam.back().data;
@@ -369,10 +343,10 @@ void spread(ffi::ThreadPool& pool, int64_t blocks, const Work& work) {
   while (counters->done.load(std::memory_order_acquire) < blocks) std::this_thread::yield();
 }
 
-// A handler of XLA: its threads, a number, any arguments and results.
-#define HANDLER(symbol, function)                                                                                   \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                    \
-      symbol, function,                                                                                             \
-      xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Attr<float>("slope").RemainingArgs().RemainingRets())
+// A handler of XLA: its threads, any arguments, results and attributes, which `Arguments` checks.
+#define HANDLER(symbol, function)                                                                                      \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                                                       \
+      symbol, function,                                                                                                \
+      xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs())
 
 }  // namespace gbplearn

@@ -315,36 +315,83 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* result, float* switched) {
   }
 }
 
-// Arguments: numbers: how many slices, whether units may be unknown, whether robust scales are taken at the start, which
-// robust energy and its threshold, how many axes, the shape of the variable, the grid of factors, of each slice where it
-// begins (these as two numbers each), and how much is kept of its messages; noise, r (F or 1), weight (F or fewer); the
-// start of each unit; the Jacobian of each slice (F or 1); the messages to each (eta, lam) on the units; then the
-// inbox, in pairs.
-// Results: the new messages, in the place of the old ones; and if these results are there, the diagnostics of the variable,
-// and the share of factors beyond the threshold.
+// The slices of a variable, from the attributes of a call.
+struct Layout {
+  std::vector<int64_t> shape, sizes, begins;  // of the variable, of the grid of factors; of each slice, along each axis
+  int64_t axes = 0, slices = 0, units = -1, factors = -1;
+
+  explicit Layout(Arguments& args) {
+    auto taken = [&](const char* name) {
+      auto found = args.wholes(name);
+      return std::vector<int64_t>(found.begin(), found.end());
+    };
+    shape = taken("shape");
+    sizes = taken("sizes");
+    begins = taken("begins");
+    axes = static_cast<int64_t>(shape.size());
+    if (!args.require(axes >= 1 && count_of(shape) >= 1, "attribute %s must be positive", "shape")) return;
+    if (!args.require(sizes.size() == shape.size(), "attribute %s must be as many as shape", "sizes")) return;
+    const int64_t count = static_cast<int64_t>(begins.size());
+    if (!args.require(count % axes == 0 && count >= axes && count <= MOST * axes, "attribute %s must be those of 1 to 5 slices", "begins")) return;
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t d = i % axes;
+      if (!args.require(sizes[d] >= 1 && sizes[d] <= shape[d], "attribute %s must lie between 1 and shape", "sizes")) return;
+      if (!args.require(begins[i] >= 0 && begins[i] <= shape[d] - sizes[d], "attribute %s must keep slices within shape", "begins")) return;
+    }
+    slices = count / axes;
+    units = count_of(shape);
+    factors = count_of(sizes);
+  }
+};
+
+// A call: slices of one variable, of which each of F factors has a unit.
+// Attributes: shape, of the variable; sizes, of a slice; begins (slices, axes), where each begins; unknown: units may have
+// zero precision; started: the robust scales are taken elsewhere than at the means at first; robust, which energy, and its
+// threshold; diagnose; inbox: how many pairs it has.
+// Arguments: noise, measured (F or 1), weight (F or fewer); start, the means of units of zero precision, if there may be any
+// or it is started; first, whether it is the first visit, if it is started; of each slice jacobian (F or 1), keep, how
+// much is kept of old messages, and these on the units; then the inbox.
+// Results: the new messages, in place; and if they are wanted, the diagnostics of the variable, and switched, the share of
+// factors beyond the threshold.
 template <int V>
-void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
-  enum { NUMBERS, NOISE, MEASURED, WEIGHT, START, JACOBIANS, OWN = JACOBIANS + V, REST = OWN + 2 * V };
-  enum { NEW, DIAGNOSTICS = NEW + 2 * V, SWITCHED };
-  const float* numbers = args.data(NUMBERS) + 1;
-  auto next = [&] { return static_cast<int64_t>(*numbers++); };
-  auto next_large = [&] {  // a float holds 24 bits
-    int64_t high = next();
-    return 65536 * high + next();
-  };
-  const float *unknown = next() ? args.data(START) : nullptr, *point = next() ? args.data(START) : nullptr;
-  int robust = static_cast<int>(next());
-  float threshold = *numbers++;
-  int64_t axes = next(), factors = 1, units = 1, run = 1;
-  std::vector<int64_t> shape(axes), sizes(axes), strides(axes, 1), begin(V, 0), order(V);
-  for (auto& n : shape) units *= n = next_large();
-  for (auto& n : sizes) factors *= n = next_large();
-  for (int64_t d = axes - 2; d >= 0; --d) strides[d] = strides[d + 1] * shape[d + 1];
-  for (auto& first : begin)
-    for (int64_t stride : strides) first += next_large() * stride;
+ffi::Error visit_slices(ffi::ThreadPool& pool, Arguments& args, const Layout& layout) {
+  const bool may_be_unknown = args.flag("unknown"), started = args.flag("started"), diagnose = args.flag("diagnose");
+  const int64_t robust = args.whole("robust"), pairs = args.size("inbox"), factors = layout.factors, units = layout.units;
+  args.require(robust >= NONE && robust <= HUBER_GRADIENT, "attribute %s must be 0 to 4", "robust");
+  const float threshold = args.number("threshold");
+  Array noise = args.take_shared("noise", factors), measured = args.take_shared("measured", factors);
+  Array weight = args.take_blocks("weight", factors, 1), start;
+  if (may_be_unknown || started) start = args.take_flat("start", units);
+  const bool at_start = started && args.take_truth("first");
+  std::array<Array, V> jacobians, own_eta, own_lam;
+  std::array<float, V> keep;
+  std::array<Plane, V> found;
+  for (int s = 0; s < V; ++s) {
+    std::string name = "slice." + std::to_string(s);
+    jacobians[s] = args.take_shared((name + ".jacobian").c_str(), factors);
+    keep[s] = args.take_number((name + ".keep").c_str());
+    own_eta[s] = args.take_flat((name + ".eta").c_str(), units);
+    own_lam[s] = args.take_flat((name + ".lam").c_str(), units);
+  }
+  Pairs inbox = args.take_inbox("x", pairs, units);
+  for (int s = 0; s < V; ++s) {
+    std::string name = "slice." + std::to_string(s);
+    found[s].eta = args.replace((name + ".eta").c_str(), own_eta[s]);
+    found[s].lam = args.replace((name + ".lam").c_str(), own_lam[s]);
+  }
+  float* diagnostics = diagnose ? args.report("diagnostics", Diagnostics::COUNT) : nullptr;
+  float* switched = diagnose ? args.report("switched", 1) : nullptr;
+  if (ffi::Error error = args.error(); error.failure()) return error;
+
+  const std::vector<int64_t>&shape = layout.shape, &sizes = layout.sizes;
+  std::vector<int64_t> strides(layout.axes, 1), begin(V, 0), order(V);
+  int64_t run = 1;
+  for (int64_t d = layout.axes - 2; d >= 0; --d) strides[d] = strides[d + 1] * shape[d + 1];
+  for (int64_t s = 0; s < V; ++s)
+    for (int64_t d = 0; d < layout.axes; ++d) begin[s] += layout.begins[s * layout.axes + d] * strides[d];
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begin[a] < begin[b]; });
-  for (int64_t d = axes - 1; d >= 0; --d) {
+  for (int64_t d = layout.axes - 1; d >= 0; --d) {
     run *= sizes[d];
     if (sizes[d] != shape[d]) break;
   }
@@ -353,40 +400,38 @@ void visit_slices(ffi::ThreadPool& pool, const Arguments& args) {
   std::array<Plane, MOST> planes{};
   std::vector<Shared> jacobian;
   for (int s = 0; s < V; ++s) {
-    int64_t slice = order[s], own = OWN + 2 * slice, result = NEW + 2 * slice;
-    for (int64_t q = 0; q < 2; ++q)
-      if (args.data(own + q) != args.result(result + q)) std::copy_n(args.data(own + q), units, args.result(result + q));
+    int64_t slice = order[s];
+    if (own_eta[slice].data != found[slice].eta) std::copy_n(own_eta[slice].data, units, found[slice].eta);
+    if (own_lam[slice].data != found[slice].lam) std::copy_n(own_lam[slice].data, units, found[slice].lam);
     offset[s] = begin[slice] - begin[order[0]];
-    damp[s] = numbers[slice];
-    planes[s] = {args.result(result), args.result(result + 1)};
-    jacobian.emplace_back(args[JACOBIANS + slice]);
+    damp[s] = keep[slice];
+    planes[s] = found[slice];
+    jacobian.emplace_back(jacobians[slice]);
   }
   int64_t reach = offset[V - 1];
   // The heads of the tasks must stay small beside the rest.
   int64_t most = std::max<int64_t>(2, factors / (8 * std::max<int64_t>(reach, PIECE)));
   int64_t tasks = std::min<int64_t>({32, most, std::max<int64_t>(1, factors / PIECE)});
-  Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, args[MEASURED],
-           args[NOISE], Blocks(args[WEIGHT], factors), Inbox(args, REST, args.size()), unknown, point,
-           robust, threshold, tasks, {}};
-  if (args.results() > DIAGNOSTICS)
-    visit<V, true>(pool, a, args.result(DIAGNOSTICS), args.result(SWITCHED));
-  else
-    visit<V, false>(pool, a, nullptr, nullptr);
+  Slices a{factors, units, sizes, strides, run, begin[order[0]], offset, reach, planes, jacobian, damp, measured,
+           noise, Blocks(weight, factors), Inbox(inbox), may_be_unknown ? start.data : nullptr,
+           at_start ? start.data : nullptr, static_cast<int>(robust), threshold, tasks, {}};
+  diagnose ? visit<V, true>(pool, a, diagnostics, switched) : visit<V, false>(pool, a, nullptr, nullptr);
+  return ffi::Error::Success();
 }
 
 }  // namespace
 
-ffi::Error SlicesVisit(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  switch (static_cast<int>(*args.data(0))) {
-    case 1: visit_slices<1>(pool, args); break;
-    case 2: visit_slices<2>(pool, args); break;
-    case 3: visit_slices<3>(pool, args); break;
-    case 4: visit_slices<4>(pool, args); break;
-    case 5: visit_slices<5>(pool, args); break;
-    default: return ffi::Error::InvalidArgument("there must be 1 to 5 slices");
+ffi::Error SlicesVisit(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_slices", in, out, attributes);
+  Layout layout(args);
+  switch (layout.slices) {
+    case 1: return visit_slices<1>(pool, args, layout);
+    case 2: return visit_slices<2>(pool, args, layout);
+    case 3: return visit_slices<3>(pool, args, layout);
+    case 4: return visit_slices<4>(pool, args, layout);
+    case 5: return visit_slices<5>(pool, args, layout);
+    default: return args.error();
   }
-  return ffi::Error::Success();
 }
 
 }  // namespace gbplearn

@@ -140,28 +140,68 @@ struct Tiles {
   }
 };
 
-// Arguments: old messages to x (B, H, W, C) and to y (B, h, w, C), noise, weight (F or 1), start of x, and numbers: the
-// damping of x and y, whether the start counts, how many arrays follow for x, the size of a tile; measurements; then the
-// inboxes of x and of y, in pairs.
-// Results: messages to x and y; and if these results are there, the diagnostics of x and of y (without the prior of x,
-// which has pixels outside of all tiles, too).
-enum { NUMBERS = 7, REST = 9 };
-size_t of_y(const Arguments& args) { return REST + static_cast<size_t>(args.data(NUMBERS)[3]); }
+// A call: images (B, H, W, C) and tiles (k, l) of them, F = B (H / k) (W / l) C factors.
+// Attributes: image (4), tile (2); started: x is linearised elsewhere than at its mean at first; diagnose; inbox (2): how
+// many pairs have those of x and y.
+// Arguments: noise, measured (F or 1), weight (F or fewer); start of x, and first, whether it counts now, if it is
+// started; keep_x, keep_y: how much is kept of old messages; those to x (B, H, W, C) and to y (B, H / k, W / l, C); then the
+// inboxes of x and of y.
+// Results: the new messages, in place; and if they are wanted, the diagnostics of x and of y (without the prior of x, which
+// has pixels outside of all tiles, too).
+struct TileArguments {
+  std::vector<int64_t> image, tile;
+  int64_t rows, units, factors;  // of tiles, of x, of y
+  bool diagnose, first = false;
+  Array noise, measured, weight, start;
+  float keep_x, keep_y;
+  Array x_eta, x_lam, y_eta, y_lam;
+  Pairs of_x, of_y;
+  float *new_x_eta, *new_x_lam, *new_y_eta, *new_y_lam, *diagnostics[2] = {};
 
-Tiles tiles_of(const Arguments& args, const Inbox& x, const Inbox& y) {
-  auto image = args[0].dimensions();
-  const float* numbers = args.data(NUMBERS);
-  return {image[1], image[2], image[3], static_cast<int64_t>(numbers[4]), static_cast<int64_t>(numbers[5]),
-          &x, &y, args.data(0), args.data(1), args.data(2), args.data(3), args[8], args[4], Blocks(args[5], args[2].element_count()), numbers[2] > 0, args.data(6),
-          numbers[0], numbers[1], args.result(0), args.result(1), args.result(2), args.result(3),
-          args[0].element_count() * 16 > MORE_THAN_A_CACHE ? image[1] * image[2] * image[3] : 0};
-}
+  explicit TileArguments(Arguments& args) {
+    image = args.sizes("image", 4);
+    tile = args.sizes("tile", 2);
+    const int64_t batch = image[0], channels = image[3], h = image[1] / tile[0], w = image[2] / tile[1];
+    args.require(h >= 1 && w >= 1, "attribute %s must not be larger than an image", "tile");
+    const bool started = args.flag("started");
+    diagnose = args.flag("diagnose");
+    auto inbox = args.sizes("inbox", 2);
+    rows = count_of({batch, h});
+    units = count_of(image);
+    factors = count_of({batch, h, w, channels});
+    noise = args.take_shared("noise", factors);
+    measured = args.take_shared("measured", factors);
+    weight = args.take_blocks("weight", factors, channels);
+    if (started) {
+      start = args.take_flat("start", units);
+      first = args.take_truth("first");
+    }
+    keep_x = args.take_number("keep_x");
+    keep_y = args.take_number("keep_y");
+    x_eta = args.take("x.eta", {batch, image[1], image[2], channels});
+    x_lam = args.take("x.lam", {batch, image[1], image[2], channels});
+    y_eta = args.take("y.eta", {batch, h, w, channels});
+    y_lam = args.take("y.lam", {batch, h, w, channels});
+    of_x = args.take_inbox("x", inbox[0], units);
+    of_y = args.take_inbox("y", inbox[1], factors);
+    new_x_eta = args.replace("x.eta", x_eta);
+    new_x_lam = args.replace("x.lam", x_lam);
+    new_y_eta = args.replace("y.eta", y_eta);
+    new_y_lam = args.replace("y.lam", y_lam);
+    if (!diagnose) return;
+    diagnostics[0] = args.report("diagnostics_x", Diagnostics::COUNT);
+    diagnostics[1] = args.report("diagnostics_y", Diagnostics::COUNT);
+  }
+};
 
 class TileMaxStep final : public Step {
  public:
-  TileMaxStep(const Arguments& args, int64_t tasks)
-      : args_(args), x_(args, REST, of_y(args)), y_(args, of_y(args), args.size()), a_(tiles_of(args, x_, y_)),
-        rows_(args[2].dimensions()[0] * args[2].dimensions()[1]), diagnose_(args.results() > 4) {
+  explicit TileMaxStep(TileArguments arguments) : in_(std::move(arguments)), x_(in_.of_x), y_(in_.of_y), a_(tiles()) {}
+
+  bool has_pieces(int64_t pieces) const override { return in_.image[0] % pieces == 0; }
+  int64_t most_tasks() const override { return in_.rows; }
+
+  void prepare(int64_t tasks, Room&) override {
     for (auto& part : partials_) part.assign(tasks * Diagnostics::COUNT, 0.0f);
   }
 
@@ -169,35 +209,46 @@ class TileMaxStep final : public Step {
     Diagnostics diagnostics[2];
     const Tiles own = a_;  // numbers and pointers which nothing that is written can change
     int64_t h = own.height / own.k;
-    for (int64_t r = begin * rows_ / pieces; r < end * rows_ / pieces; ++r)
-      diagnose_ ? own.row<true>(r / h, r % h, diagnostics) : own.row<false>(r / h, r % h, diagnostics);
+    for (int64_t r = begin * in_.rows / pieces; r < end * in_.rows / pieces; ++r)
+      in_.diagnose ? own.row<true>(r / h, r % h, diagnostics) : own.row<false>(r / h, r % h, diagnostics);
     for (int q = 0; q < 2; ++q) diagnostics[q].write(&partials_[q][task * Diagnostics::COUNT]);
   }
 
   void finish() override {
-    for (int q = 0; diagnose_ && q < 2; ++q) join_diagnostics(partials_[q], args_.result(4 + q));
+    for (int q = 0; in_.diagnose && q < 2; ++q) join_diagnostics(partials_[q], in_.diagnostics[q]);
   }
 
  private:
-  Arguments args_;
-  Inbox x_, y_;
-  Tiles a_;
-  int64_t rows_;  // of tiles, in all images
-  bool diagnose_;
+  Tiles tiles() const {
+    return {in_.image[1], in_.image[2], in_.image[3], in_.tile[0], in_.tile[1], &x_, &y_,
+            in_.x_eta.data, in_.x_lam.data, in_.y_eta.data, in_.y_lam.data, in_.measured, in_.noise,
+            Blocks(in_.weight, in_.factors), in_.first, in_.start.data, in_.keep_x, in_.keep_y,
+            in_.new_x_eta, in_.new_x_lam, in_.new_y_eta, in_.new_y_lam,
+            in_.units * 16 > MORE_THAN_A_CACHE ? in_.units / in_.image[0] : 0};
+  }
+
+  const TileArguments in_;
+  const Inbox x_, y_;
+  const Tiles a_;
   mutable std::vector<float> partials_[2];  // diagnostics of x and y, of each task
 };
 
 }  // namespace
 
-std::unique_ptr<Step> tile_max(const Arguments& args, int64_t tasks) { return std::make_unique<TileMaxStep>(args, tasks); }
+std::unique_ptr<Step> tile_max(Arguments& args) {
+  TileArguments taken(args);
+  return args.ok() ? std::make_unique<TileMaxStep>(std::move(taken)) : nullptr;
+}
 
-ffi::Error TileMax(ffi::ThreadPool pool, float, ffi::RemainingArgs in, ffi::RemainingRets out) {
-  Arguments args{in, out};
-  auto tiles = args[2].dimensions();
-  int64_t tasks = std::min<int64_t>(32, tiles[0] * tiles[1]);
-  TileMaxStep step(args, tasks);
-  spread(pool, tasks, [&](int64_t t) { step.visit(t, t + 1, tasks, t); });
-  step.finish();
+ffi::Error TileMax(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets out, ffi::Dictionary attributes) {
+  Arguments args("gbplearn_tile_max", in, out, attributes);
+  auto step = tile_max(args);
+  if (ffi::Error error = args.error(); error.failure()) return error;
+  int64_t tasks = std::min<int64_t>(32, step->most_tasks());
+  Room room;
+  step->prepare(tasks, room);
+  spread(pool, tasks, [&](int64_t t) { step->visit(t, t + 1, tasks, t); });
+  step->finish();
   return ffi::Error::Success();
 }
 

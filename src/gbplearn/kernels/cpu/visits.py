@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ...core.gaussian import Gaussian
@@ -19,8 +21,8 @@ from ...factors.measurement import FactorKind
 from ...graph.group import Group, Role, Slot
 from ...graph.problem import Problem
 from ..forms import Form, MatrixForm, TileMaxForm
-from ..registry import Call, KernelDiagnostics, KernelVisit, VisitKernel
-from .calls import call as call_now
+from ..registry import Call, KernelDiagnostics, KernelVisit, Part, Place, VisitKernel
+from .calls import Argument, Attribute, KernelCall, call_now, number, size, sizes
 from .library import available
 
 # Rows, parameters, outputs: all unknown, rows known, parameters known.
@@ -96,19 +98,59 @@ def _read_matrix(problem: Problem, state: State, options: Options, g: int) -> _M
     return _Matrix(form, inbox, group.arguments_at({**at, **problem.fixed})[:3], slots, len(group.slots) - 1)
 
 
-def _numbers(*values: Array | float | int) -> Array:
-    return jnp.stack([jnp.asarray(v, jnp.float32) for v in values])
-
-
-def _pair(gaussian: Gaussian | None) -> list[Array]:
+def _pair(name: str, gaussian: Gaussian | None) -> dict[str, Argument]:
+    """Two arguments, which are no messages that visits of others read."""
     assert gaussian is not None
-    return [gaussian.eta, gaussian.lam]
+    return {f"{name}.eta": Argument(gaussian.eta), f"{name}.lam": Argument(gaussian.lam)}
 
 
-def _inbox_arrays(problem: Problem, state: State, g: int, name: str) -> list[Array]:
-    """The inbox of a variable as pairs of arrays, not yet multiplied; a prior that is one for all units once."""
-    prior, *others = outside_parts(problem, state, g, name)
-    return [x for part in (problem.uniform.get(name, prior), *others) for x in _pair(part)]
+def _sent(name: str, state: State, problem: Problem, g: int, s: int) -> dict[str, Argument]:
+    """The messages of a slot on the units, as two arguments."""
+    messages = state.messages[g][s]
+    found = messages.on_units(problem.groups[g].slots[s].edges)
+    # Where a state has them on the edges alone, no kernel writes them on the units.
+    places = [None if messages.summed is None else Place(g, s, part) for part in (Part.ETA, Part.LAM)]
+    return {f"{name}.eta": Argument(found.eta, places[0]), f"{name}.lam": Argument(found.lam, places[1])}
+
+
+def _inbox(name: str, problem: Problem, state: State, g: int, variable: str) -> dict[str, Argument]:
+    """The inbox of a variable as pairs of arguments, not yet multiplied; a prior that is one for all units once."""
+    out = _pair(f"{name}.inbox.0", problem.uniform.get(variable, problem.prior[variable]))
+    others = [(other, s) for other, s in problem.touching(variable) if other != g]
+    for i, (other, s) in enumerate(others, 1):
+        out |= _sent(f"{name}.inbox.{i}", state, problem, other, s)
+    return out
+
+
+def _count(*inboxes: Mapping[str, Argument]) -> np.ndarray:
+    """How many pairs each has."""
+    return sizes([len(inbox) // 2 for inbox in inboxes])
+
+
+def _numbers(**values: Array) -> dict[str, Argument]:
+    """Single numbers that may change without another program, or truths."""
+    return {name: Argument(x if x.dtype == bool else x.astype(jnp.float32)) for name, x in values.items()}
+
+
+def _arrays(**arrays: Array) -> dict[str, Argument]:
+    return {name: Argument(a) for name, a in arrays.items()}
+
+
+def _factor_numbers(group: Group) -> dict[str, Argument]:
+    """What every kernel of factors with one measurement takes."""
+    return _arrays(noise=group.noise.reshape(-1), measured=group.y.reshape(-1), weight=_weight(group))
+
+
+def _start(problem: Problem, state: State, g: int, variable: str) -> dict[str, Argument]:
+    """The start of a variable and whether it counts now, if it has one."""
+    if variable not in problem.started:
+        return {}
+    return _arrays(start=problem.start[variable]) | _numbers(first=state.visits[g] == 0)
+
+
+def _gaussian(name: str, found: Mapping[str, Array]) -> Gaussian:
+    """From the results of a kernel."""
+    return Gaussian(found[f"{name}.eta"], found[f"{name}.lam"])
 
 
 def _weight(group: Group) -> Array:
@@ -121,7 +163,6 @@ def _damping(state: State, options: Options, g: int, s: int) -> Array:
     return jnp.where(state.visits[g] == 0, 0, options.damping[g][s])
 
 
-_NONE = (0,)
 # `Diagnostics` of parallel.h: largest squared move and ratio, poison, energies of the factors and of the prior.
 _REPORT = (5,)
 
@@ -131,45 +172,62 @@ def _change(reported: Array) -> Array:
     return jnp.where(reported[2] == 0, change, jnp.inf)
 
 
-def _diagnostics(names: list[str], reported: list[Array]) -> KernelDiagnostics | None:
-    """From what a matrix kernel reports of `y`, and of its rows; None if it reports nothing."""
-    if not reported:
-        return None
-    pairs = list(zip(names, reported))
-    return KernelDiagnostics({n: _change(x) for n, x in pairs}, {n: x[4] for n, x in pairs}, reported[0][3])
-
-
 def matrix_pooled(
     problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`, `matrix_pooled_inputs.cc`."""
     group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
-    names, count = [s.variable for s in slots], len(slots)
-    own_before = [m.on_units(s.edges) for m, s in zip(messages, slots)]
-    outside = [_inbox_arrays(problem, state, g, name) for name in names]
-    keep = [*(options.kept(g, s) for s in range(count - 1)), _damping(state, options, g, count - 1)]
-    args = [group.noise.reshape(-1), group.y.reshape(-1), _weight(group)]
     form = _form(problem, group, problem.start)
     assert isinstance(form, MatrixForm)
-    if count == 4:  # the rows are variables
-        name, holders, numbers = "gbplearn_matrix_pooled_inputs", [1, 0], [state.visits[g] == 0]
-        start = problem.start[names[0]] if names[0] in problem.started else jnp.zeros(_NONE, jnp.float32)
-        args.insert(0, start)
-    else:
-        name, holders, numbers = "gbplearn_matrix_pooled", [0], []
-        args.insert(0, form.rows)
-    reactions: list[Array] = [r for s in holders if (r := messages[s].reaction) is not None]
-    own = [x for m in own_before for x in _pair(m)]
-    args += [*reactions, _numbers(*keep, *numbers, *(len(h) for h in outside))]
-    first = len(args)  # own messages begin here; the reactions lie before the numbers
-    aliases = {first + i: i for i in range(len(own))} | {4 + i: len(own) + i for i in range(len(reactions))}
-    shapes = [x.shape for x in (*own, *reactions)] + [_REPORT] * len(reactions) * diagnose
-    results = (call or call_now)(name, shapes, [*args, *own, *(x for h in outside for x in h)], aliases, form.slope)
-    now = [Gaussian(a, b) for a, b in zip(results[0 : 2 * count : 2], results[1 : 2 * count : 2])]
-    held = dict(zip(holders, results[2 * count :]))
-    proposed = [undamped(old, new, weight) for old, new, weight in zip(own_before, now, keep)]
-    out = [Messages(None, m, held.get(s)) for s, m in enumerate(now)]
-    return KernelVisit(out, proposed, _diagnostics([names[-1], names[0]], results[2 * count + len(reactions) :]))
+    uncertain = len(slots) == 4  # the rows are variables
+    names = ["x", "w", "d", "y"] if uncertain else ["w", "d", "y"]
+    held = {1: "reaction_w", 0: "reaction_x"} if uncertain else {0: "reaction"}  # by which slot
+    y = len(slots) - 1
+    keep = [*(options.kept(g, s) for s in range(y)), _damping(state, options, g, y)]
+    inboxes = [_inbox(n, problem, state, g, slot.variable) for n, slot in zip(names, slots)]
+    start = _start(problem, state, g, slots[0].variable) if uncertain else {}
+    arguments = {} if uncertain else _arrays(rows=form.rows)
+    arguments |= _factor_numbers(group) | start | _numbers(**{f"keep_{n}": k for n, k in zip(names, keep)})
+    own: dict[str, Argument] = {}
+    for s, name in enumerate(names):
+        own |= _sent(name, state, problem, g, s)
+    for s, name in held.items():
+        reaction = messages[s].reaction
+        assert reaction is not None
+        own[name] = Argument(reaction, Place(g, s, Part.REACTION))
+    for part in (own, *inboxes):
+        arguments |= part
+    of = {"diagnostics_y": y, "diagnostics_x": 0} if uncertain else {"diagnostics": y}
+    attributes: dict[str, Attribute] = {
+        **_matrix_sizes(form, slots[-2].edges.units), "diagnose": np.bool_(diagnose), "inbox": _count(*inboxes)
+    }  # fmt: skip
+    if uncertain:
+        attributes["started"] = np.bool_(bool(start))
+    kernel = "gbplearn_matrix_pooled_inputs" if uncertain else "gbplearn_matrix_pooled"
+    reported = dict.fromkeys(of, _REPORT) if diagnose else {}
+    found = (call or call_now)(KernelCall(kernel, attributes, arguments, list(own), reported))
+    now = [_gaussian(name, found) for name in names]
+    reactions = {s: found[name] for s, name in held.items()}
+    proposed = [
+        undamped(m.on_units(slot.edges), new, k) for m, slot, new, k in zip(messages, slots, now, keep, strict=True)
+    ]
+    out = [Messages(None, m, reactions.get(s)) for s, m in enumerate(now)]
+    diagnostics = _diagnostics({slots[s].variable: found[name] for name, s in of.items()}) if diagnose else None
+    return KernelVisit(out, proposed, diagnostics)
+
+
+def _matrix_sizes(form: MatrixForm, outputs: int) -> dict[str, Attribute]:
+    """The attributes that all kernels of the matrix form have."""
+    rows, inputs = form.rows.shape
+    return {"rows": size(rows), "inputs": size(inputs), "outputs": size(outputs), "slope": number(form.slope)}
+
+
+def _diagnostics(reported: dict[str, Array]) -> KernelDiagnostics:
+    """From what a matrix kernel reports of `y`, and of its rows, by variable."""
+    first = next(iter(reported.values()))
+    return KernelDiagnostics(
+        {n: _change(x) for n, x in reported.items()}, {n: x[4] for n, x in reported.items()}, first[3]
+    )
 
 
 def _matrix_edges(
@@ -178,62 +236,66 @@ def _matrix_edges(
     """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
     group, messages, m = problem.groups[g], state.messages[g], _read_matrix(problem, state, options, g)
     (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
-    nothing = [jnp.zeros(_NONE, jnp.float32)] * 2
-    rows, weights, outputs = (n, p), (p, bias.shape[0]), n * bias.shape[0]
-    outside, own_before, shapes, aliases, damp = [], [], [], {}, []
-    for place, (s, shape, row) in enumerate(zip(m.slots, (rows, weights, bias.shape), (p, p, 1))):
-        from_outside = None if s is None else product(outside_parts(problem, state, g, group.slots[s].variable))
-        outside.append(nothing if from_outside is None else [a.reshape(shape) for a in _pair(from_outside)])
-        own_before.append(nothing if s is None else _pair(messages[s].each))
-        shapes.append([_NONE] * 4 if s is None else [(outputs, row)] * 2 + [shape] * 2)
-        damp.append(0.0 if s is None else _damping(state, options, g, s))
-        # Weights, biases, rows: in this order the kernel has them; messages to y come first among the results.
-        argument, result = ((13, 10), (9, 2), (11, 6))[place]
-        aliases |= {} if s is None else {argument: result, argument + 1: result + 1}
-    own, damp_y = m.inbox.own[y], _damping(state, options, g, y)
-    args = [
-        m.form.rows, weight.reshape(weights), bias, *outside[1], *outside[2], *outside[0],
-        *own_before[1], *own_before[2], *own_before[0],
-        *_pair(own), group.noise.reshape(-1), _weight(group), _numbers(damp_y, damp[1], damp[2], damp[0]),
-        group.y.reshape(-1), *_inbox_arrays(problem, state, g, group.slots[y].variable),
-    ]  # fmt: skip
-    results = [own.shape] * 2 + shapes[1] + shapes[2] + shapes[0] + [_REPORT] * diagnose
-    eta, lam, *rest = (call or call_now)("gbplearn_matrix_edges", results, args, aliases | {15: 0, 16: 1}, m.form.slope)
-    new = Gaussian(eta, lam)
-    out, proposed = {y: Messages(None, new)}, {y: undamped(own, new, damp_y)}
-    for s, first, point, kept in zip(m.slots, (8, 0, 4), m.points, damp):
-        if s is None:
-            continue
-        on_edges, on_units = (Gaussian(*rest[i : i + 2]) for i in (first, first + 2))
-        on_units = Gaussian(*(a.reshape(point.shape) for a in _pair(on_units)))
-        out[s], proposed[s] = Messages(on_edges, on_units), undamped(m.inbox.own[s], on_units, kept)
-    slots = range(y + 1)
-    reported = _diagnostics([group.slots[y].variable], rest[12:])
-    return KernelVisit([out[s] for s in slots], [proposed[s] for s in slots], reported)
+    shapes = {"x": (n, p), "w": (p, bias.shape[0]), "d": bias.shape}
+    slots = {name: s for name, s in zip(shapes, m.slots) if s is not None}
+    damp = {name: _damping(state, options, g, s) for name, s in (*slots.items(), ("y", y))}
+    arguments = _arrays(rows=m.form.rows, w=weight.reshape(shapes["w"]), d=bias)
+    arguments |= _factor_numbers(group) | _numbers(keep_y=damp["y"]) | _sent("y", state, problem, g, y)
+    replaced, reported = ["y.eta", "y.lam"], {}
+    for names in (("w", "d"), ("x",)):  # parameters are known together, or both are not
+        there = [name for name in names if name in slots]
+        for name in there:
+            outside = product(outside_parts(problem, state, g, group.slots[slots[name]].variable))
+            arguments |= _pair(
+                f"{name}.outside", Gaussian(*(a.reshape(shapes[name]) for a in (outside.eta, outside.lam)))
+            )
+        arguments |= _numbers(**{f"keep_{name}": damp[name] for name in there})
+        for name in there:
+            arguments |= _pair(name, messages[slots[name]].each)
+            replaced += [f"{name}.eta", f"{name}.lam"]
+            reported |= {f"{name}.sum.eta": shapes[name], f"{name}.sum.lam": shapes[name]}
+    inbox = _inbox("y", problem, state, g, group.slots[y].variable)
+    attributes: dict[str, Attribute] = {
+        **_matrix_sizes(m.form, bias.shape[0]), "learnt": np.bool_("w" in slots), "uncertain": np.bool_("x" in slots),
+        "diagnose": np.bool_(diagnose), "inbox": size(len(inbox) // 2),
+    }  # fmt: skip
+    reported |= {"diagnostics": _REPORT} if diagnose else {}
+    found = (call or call_now)(KernelCall("gbplearn_matrix_edges", attributes, arguments | inbox, replaced, reported))
+    new = _gaussian("y", found)
+    out, proposed = {y: Messages(None, new)}, {y: undamped(m.inbox.own[y], new, damp["y"])}
+    for (name, s), point in zip(slots.items(), [x for x, s in zip(m.points, m.slots) if s is not None]):
+        on_units = _gaussian(f"{name}.sum", found)
+        on_units = Gaussian(*(a.reshape(point.shape) for a in (on_units.eta, on_units.lam)))
+        out[s] = Messages(_gaussian(name, found), on_units)
+        proposed[s] = undamped(m.inbox.own[s], on_units, damp[name])
+    diagnostics = _diagnostics({group.slots[y].variable: found["diagnostics"]}) if diagnose else None
+    return KernelVisit([out[s] for s in range(y + 1)], [proposed[s] for s in range(y + 1)], diagnostics)
 
 
 def tile_max(
     problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """See `tile_max.cc`."""
-    group, messages = problem.groups[g], state.messages[g]
+    group = problem.groups[g]
     form = _form(problem, group, problem.start)
     assert isinstance(form, TileMaxForm)
-    own_before = [messages[s].on_units(group.slots[s].edges) for s in range(2)]
+    own_before = [m.on_units(slot.edges) for m, slot in zip(state.messages[g], group.slots)]
     x, y = (slot.variable for slot in group.slots)
     damp = [_damping(state, options, g, s) for s in range(2)]
-    from_x, from_y = (_inbox_arrays(problem, state, g, name) for name in (x, y))
-    start = (state.visits[g] == 0) if x in problem.started else 0.0
-    args = [
-        *_pair(own_before[0]), *_pair(own_before[1]), group.noise.reshape(-1), _weight(group), problem.start[x],
-        _numbers(*damp, start, len(from_x), *form.size), group.y.reshape(-1), *from_x, *from_y,
-    ]  # fmt: skip
-    shapes = [own_before[0].shape] * 2 + [own_before[1].shape] * 2 + [_REPORT] * 2 * diagnose
-    a, b, c, e, *reported = (call or call_now)("gbplearn_tile_max", shapes, args, {0: 0, 1: 1, 2: 2, 3: 3})
-    new = [Gaussian(a, b), Gaussian(c, e)]
+    from_x, from_y = (_inbox(name, problem, state, g, v) for name, v in (("x", x), ("y", y)))
+    start = _start(problem, state, g, x)
+    own = _sent("x", state, problem, g, 0) | _sent("y", state, problem, g, 1)
+    attributes: dict[str, Attribute] = {
+        "image": sizes(own_before[0].shape), "tile": sizes(form.size), "started": np.bool_(bool(start)),
+        "diagnose": np.bool_(diagnose), "inbox": _count(from_x, from_y),
+    }  # fmt: skip
+    arguments = _factor_numbers(group) | start | _numbers(keep_x=damp[0], keep_y=damp[1]) | own | from_x | from_y
+    reported = dict.fromkeys(("diagnostics_x", "diagnostics_y"), _REPORT) if diagnose else {}
+    found = (call or call_now)(KernelCall("gbplearn_tile_max", attributes, arguments, list(own), reported))
+    new = [_gaussian("x", found), _gaussian("y", found)]
     diagnostics = None
     if diagnose:
-        of_x, of_y = reported
+        of_x, of_y = found["diagnostics_x"], found["diagnostics_y"]
         diagnostics = KernelDiagnostics({x: _change(of_x), y: _change(of_y)}, {y: of_y[4]}, of_y[3])
     proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
     return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)
@@ -270,9 +332,9 @@ def _slices_of(slot: Slot) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]
 def _run_length(shape: tuple[int, ...], slices: tuple[tuple[int, int], ...]) -> int:
     """How many units of a slice lie side by side."""
     length = 1
-    for n, (_, size) in zip(reversed(shape), reversed(slices)):
-        length *= size
-        if size != n:
+    for n, (_, taken) in zip(reversed(shape), reversed(slices)):
+        length *= taken
+        if taken != n:
             break
     return length
 
@@ -301,30 +363,33 @@ def _slices(problem: Problem, state: State, options: Options, g: int, diagnose: 
     (shape, first), name, known = found[0], group.slots[0].variable, group.slots[0].proper
     own_before = [m.on_units(s.edges) for m, s in zip(messages, group.slots)]
     damp = [_damping(state, options, g, s) for s in range(len(own_before))]
-    threshold = 0.0 if group.robust is None else group.robust.threshold
-    at_start = (state.visits[g] == 0) if name in problem.started else False
-    numbers = [len(own_before), not known, at_start, _which_robust(group) or 0, threshold, len(shape)]
-    sizes = [*shape, *(n for _, n in first), *(begin for _, x in found for begin, _ in x)]
-    numbers += [part for n in sizes for part in divmod(n, 65536)]  # a float holds 24 bits
     if linear is None:  # all that is known, less the unit
         value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
     else:
         value, jacobians = linear.value, [j.each().reshape(-1) for j in group.operators(linear)]
     # A user's own may be integers.
     r, *jacobians = (a.astype(jnp.float32) for a in ((group.y - value).reshape(-1), *jacobians))
-    args = [
-        _numbers(*numbers, *damp), group.noise.reshape(-1), r, _weight(group), problem.start[name], *jacobians,
-    ]  # fmt: skip
-    own = [x for m in own_before for x in _pair(m)]
-    aliases = {len(args) + i: i for i in range(len(own))}
-    outside = _inbox_arrays(problem, state, g, name)
-    shapes = [x.shape for x in own] + [_REPORT, (1,)] * diagnose
-    results = (call or call_now)("gbplearn_slices", shapes, [*args, *own, *outside], aliases)
-    own, reported = results[: len(own)], results[len(own) :]
-    new = [Gaussian(a, b) for a, b in zip(own[0::2], own[1::2])]
+    arguments = _factor_numbers(group) | _arrays(measured=r) | ({} if known else _arrays(start=problem.start[name]))
+    arguments |= _start(problem, state, g, name)
+    replaced = []
+    for s, (jacobian, keep) in enumerate(zip(jacobians, damp, strict=True)):
+        own = _sent(f"slice.{s}", state, problem, g, s)
+        arguments |= _arrays(**{f"slice.{s}.jacobian": jacobian}) | _numbers(**{f"slice.{s}.keep": keep}) | own
+        replaced += own
+    inbox = _inbox("x", problem, state, g, name)
+    attributes: dict[str, Attribute] = {
+        "shape": sizes(shape), "sizes": sizes([n for _, n in first]),
+        "begins": sizes([begin for _, x in found for begin, _ in x]), "unknown": np.bool_(not known),
+        "started": np.bool_(name in problem.started), "robust": size(_which_robust(group) or 0),
+        "threshold": number(0.0 if group.robust is None else group.robust.threshold), "diagnose": np.bool_(diagnose),
+        "inbox": size(len(inbox) // 2),
+    }  # fmt: skip
+    reported = {"diagnostics": _REPORT, "switched": (1,)} if diagnose else {}
+    results = (call or call_now)(KernelCall("gbplearn_slices", attributes, arguments | inbox, replaced, reported))
+    new = [_gaussian(f"slice.{s}", results) for s in range(len(own_before))]
     proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
     diagnostics = None
     if diagnose:
-        of, switched = reported
+        of, switched = results["diagnostics"], results["switched"]
         diagnostics = KernelDiagnostics({name: _change(of)}, {name: of[4]}, of[3], switched[0])
     return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)
