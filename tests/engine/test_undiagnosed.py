@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn.engine.exchange import visit_group
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
-from gbplearn.engine.visit import visit
 from gbplearn.kernels.cpu.chain import CpuChain, common_pieces
 from gbplearn.kernels.cpu.library import built
 from gbplearn.layers.activation import find_activation
@@ -50,7 +50,7 @@ def check_visits(problem, options, keep_points: bool = False):
     order = fixed_order(problem, options)
     assert order is not None
     swept = jax.jit(lambda s, n: iterate_undiagnosed(problem, s, options, n))
-    one = {g: jax.jit(lambda s, g=g: visit(problem, s, options, g)[0]) for g in problem.active()}
+    one = {g: jax.jit(lambda s, g=g: visit_group(problem, s, options, g)[0]) for g in problem.active()}
     expected = start = empty_state(problem, jax.random.PRNGKey(0), keep_points)
     for count in range(4):
         got = swept(start, np.int32(count))

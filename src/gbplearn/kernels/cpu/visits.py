@@ -11,13 +11,13 @@ from ...core.gaussian import Gaussian
 from ...core.robust import Huber, Tukey
 from ...edges.axes import AxesEdges
 from ...edges.indexed import SliceEdges
-from ...engine.inbox import Inbox, means_of, outside_parts, product, read_inbox, undamped
+from ...engine.inbox import Inbox, beliefs_with, means_of, product, undamped
 from ...engine.linearisation import linearisation_points
-from ...engine.options import Options
-from ...engine.state import Messages, State
+from ...engine.options import GroupOptions
+from ...engine.state import Messages, Own
 from ...factors.measurement import FactorKind
 from ...graph.group import Group, Role, Slot
-from ...graph.problem import Problem
+from ...graph.local import LocalGroup
 from ..forms import Form, MatrixForm, TileMaxForm
 from ..registry import Call, KernelDiagnostics, KernelVisit, VisitKernel
 from .calls import call as call_now
@@ -32,9 +32,9 @@ _MATRIX_ARGUMENTS = (
 _ALL_KNOWN = [*[Role.FIXED] * 3, Role.SLOT]  # but for the outputs
 
 
-def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | None:
+def visit_kernel(local: LocalGroup, options: GroupOptions) -> VisitKernel | None:
     """The kernel for a group, None if there is none for it: then XLA compiles its visit."""
-    group = problem.groups[g]
+    group = local.group
     ordinary = (
         group.slots
         and group.scalar
@@ -42,17 +42,17 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
         and not group.held
         and options.relinearise == 1
         and not options.dropping
-        and all(problem.prior[s.variable].dtype == jnp.float32 for s in group.slots)
+        and all(local.start[s.variable].dtype == jnp.float32 for s in group.slots)
     )
     if not ordinary or not available():
         return None
-    if problem.frozen[g] is not None:
+    if local.frozen is not None:
         return _slices if _are_slices(group) else None
     known = group.robust is None and all(s.proper for s in group.slots)
     if not known or not isinstance(group.measurement, FactorKind):
         return None
     roles = [role for role, _ in group.arguments]
-    form = _form(problem, group, problem.start)
+    form = _form(local, local.start)
     if isinstance(form, TileMaxForm) and roles == [Role.SLOT, Role.SLOT]:
         return tile_max if group.slots[0].edges.dense else None
     if isinstance(form, MatrixForm) and roles == _ALL_KNOWN:
@@ -60,7 +60,7 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
     if not isinstance(form, MatrixForm) or roles not in _MATRIX_ARGUMENTS:
         return None
     *many, y = group.slots
-    if y.pooled or any(s.variable in problem.started for s in many[-2:] if len(many) > 1):
+    if y.pooled or any(s.variable in local.started for s in many[-2:] if len(many) > 1):
         return None
     if len(many) > 1 and all(s.pooled for s in many):
         # One reaction for the parameters, one for the inputs, as layers have them.
@@ -69,31 +69,31 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
     return _matrix_edges if each else None
 
 
-def _form(problem: Problem, group: Group, points: dict[str, Array]) -> Form | None:
-    assert isinstance(group.measurement, FactorKind)
-    return group.measurement.form(*group.arguments_at({**points, **problem.fixed}))
+def _form(local: LocalGroup, points: dict[str, Array]) -> Form | None:
+    assert isinstance(local.group.measurement, FactorKind)
+    return local.group.measurement.form(*local.arguments_at(points))
 
 
 class _Matrix(NamedTuple):
     """A group of the matrix form at a visit: which slots are what, and where it is linearised."""
 
     form: MatrixForm
-    inbox: Inbox
     points: list[Array]  # of rows, weights, biases
     slots: list[int | None]  # of rows, weights, biases; None where they are known
     y: int
 
 
-def _read_matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
-    group, inbox = problem.groups[g], read_inbox(problem, state, g)
-    means = means_of(problem, {s.variable: inbox.belief[s.variable] for s in group.slots[:-1]})
-    points, _ = linearisation_points(problem, options.relinearise, state, g, means, inbox.belief)
+def _read_matrix(local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions) -> _Matrix:
+    group = local.group
+    belief = beliefs_with(group, inbox.outside(), own.outbox(group))
+    means = means_of(local, {s.variable: belief[s.variable] for s in group.slots[:-1]})
+    points, _ = linearisation_points(local, options.relinearise, own, means, belief)
     last = group.slots[-1].variable  # linear in it: any point will do
-    at = {**points, last: problem.start[last]}
-    form = _form(problem, group, at)
+    at = {**points, last: local.start[last]}
+    form = _form(local, at)
     assert isinstance(form, MatrixForm)
     slots = [i if role is Role.SLOT else None for role, i in group.arguments[:3]]
-    return _Matrix(form, inbox, group.arguments_at({**at, **problem.fixed})[:3], slots, len(group.slots) - 1)
+    return _Matrix(form, local.arguments_at(at)[:3], slots, len(group.slots) - 1)
 
 
 def _numbers(*values: Array | float | int) -> Array:
@@ -105,10 +105,10 @@ def _pair(gaussian: Gaussian | None) -> list[Array]:
     return [gaussian.eta, gaussian.lam]
 
 
-def _inbox_arrays(problem: Problem, state: State, g: int, name: str) -> list[Array]:
+def _inbox_arrays(inbox: Inbox, name: str) -> list[Array]:
     """The inbox of a variable as pairs of arrays, not yet multiplied; a prior that is one for all units once."""
-    prior, *others = outside_parts(problem, state, g, name)
-    return [x for part in (problem.uniform.get(name, prior), *others) for x in _pair(part)]
+    prior, *others = inbox.parts[name]
+    return [x for part in (inbox.uniform.get(name, prior), *others) for x in _pair(part)]
 
 
 def _weight(group: Group) -> Array:
@@ -116,9 +116,9 @@ def _weight(group: Group) -> Array:
     return jnp.ones(1, jnp.float32) if group.weight is None else group.weight.reshape(-1)[:: group.weight_repeat]
 
 
-def _damping(state: State, options: Options, g: int, s: int) -> Array:
+def _damping(own: Own, options: GroupOptions, s: int) -> Array:
     """The damping of messages on edges: the first is taken whole."""
-    return jnp.where(state.visits[g] == 0, 0, options.damping[g][s])
+    return jnp.where(own.visits == 0, 0, options.damping[s])
 
 
 _NONE = (0,)
@@ -140,20 +140,20 @@ def _diagnostics(names: list[str], reported: list[Array]) -> KernelDiagnostics |
 
 
 def matrix_pooled(
-    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`, `matrix_pooled_inputs.cc`."""
-    group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
+    group, messages, slots = local.group, before.messages, local.group.slots
     names, count = [s.variable for s in slots], len(slots)
-    own_before = [m.on_units(s.edges) for m, s in zip(messages, slots)]
-    outside = [_inbox_arrays(problem, state, g, name) for name in names]
-    keep = [*(options.kept(g, s) for s in range(count - 1)), _damping(state, options, g, count - 1)]
+    own_before = before.outbox(group)
+    outside = [_inbox_arrays(inbox, name) for name in names]
+    keep = [*(options.kept(s) for s in range(count - 1)), _damping(before, options, count - 1)]
     args = [group.noise.reshape(-1), group.y.reshape(-1), _weight(group)]
-    form = _form(problem, group, problem.start)
+    form = _form(local, local.start)
     assert isinstance(form, MatrixForm)
     if count == 4:  # the rows are variables
-        name, holders, numbers = "gbplearn_matrix_pooled_inputs", [1, 0], [state.visits[g] == 0]
-        start = problem.start[names[0]] if names[0] in problem.started else jnp.zeros(_NONE, jnp.float32)
+        name, holders, numbers = "gbplearn_matrix_pooled_inputs", [1, 0], [before.visits == 0]
+        start = local.start[names[0]] if names[0] in local.started else jnp.zeros(_NONE, jnp.float32)
         args.insert(0, start)
     else:
         name, holders, numbers = "gbplearn_matrix_pooled", [0], []
@@ -173,29 +173,30 @@ def matrix_pooled(
 
 
 def _matrix_edges(
-    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
-    group, messages, m = problem.groups[g], state.messages[g], _read_matrix(problem, state, options, g)
+    group, messages, m = local.group, before.messages, _read_matrix(local, inbox, before, options)
+    sent = before.outbox(group)
     (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
     nothing = [jnp.zeros(_NONE, jnp.float32)] * 2
     rows, weights, outputs = (n, p), (p, bias.shape[0]), n * bias.shape[0]
     outside, own_before, shapes, aliases, damp = [], [], [], {}, []
     for place, (s, shape, row) in enumerate(zip(m.slots, (rows, weights, bias.shape), (p, p, 1))):
-        from_outside = None if s is None else product(outside_parts(problem, state, g, group.slots[s].variable))
+        from_outside = None if s is None else product(inbox.parts[group.slots[s].variable])
         outside.append(nothing if from_outside is None else [a.reshape(shape) for a in _pair(from_outside)])
         own_before.append(nothing if s is None else _pair(messages[s].each))
         shapes.append([_NONE] * 4 if s is None else [(outputs, row)] * 2 + [shape] * 2)
-        damp.append(0.0 if s is None else _damping(state, options, g, s))
+        damp.append(0.0 if s is None else _damping(before, options, s))
         # Weights, biases, rows: in this order the kernel has them; messages to y come first among the results.
         argument, result = ((13, 10), (9, 2), (11, 6))[place]
         aliases |= {} if s is None else {argument: result, argument + 1: result + 1}
-    own, damp_y = m.inbox.own[y], _damping(state, options, g, y)
+    own, damp_y = sent[y], _damping(before, options, y)
     args = [
         m.form.rows, weight.reshape(weights), bias, *outside[1], *outside[2], *outside[0],
         *own_before[1], *own_before[2], *own_before[0],
         *_pair(own), group.noise.reshape(-1), _weight(group), _numbers(damp_y, damp[1], damp[2], damp[0]),
-        group.y.reshape(-1), *_inbox_arrays(problem, state, g, group.slots[y].variable),
+        group.y.reshape(-1), *_inbox_arrays(inbox, group.slots[y].variable),
     ]  # fmt: skip
     results = [own.shape] * 2 + shapes[1] + shapes[2] + shapes[0] + [_REPORT] * diagnose
     eta, lam, *rest = (call or call_now)("gbplearn_matrix_edges", results, args, aliases | {15: 0, 16: 1}, m.form.slope)
@@ -206,26 +207,26 @@ def _matrix_edges(
             continue
         on_edges, on_units = (Gaussian(*rest[i : i + 2]) for i in (first, first + 2))
         on_units = Gaussian(*(a.reshape(point.shape) for a in _pair(on_units)))
-        out[s], proposed[s] = Messages(on_edges, on_units), undamped(m.inbox.own[s], on_units, kept)
+        out[s], proposed[s] = Messages(on_edges, on_units), undamped(sent[s], on_units, kept)
     slots = range(y + 1)
     reported = _diagnostics([group.slots[y].variable], rest[12:])
     return KernelVisit([out[s] for s in slots], [proposed[s] for s in slots], reported)
 
 
 def tile_max(
-    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """See `tile_max.cc`."""
-    group, messages = problem.groups[g], state.messages[g]
-    form = _form(problem, group, problem.start)
+    group = local.group
+    form = _form(local, local.start)
     assert isinstance(form, TileMaxForm)
-    own_before = [messages[s].on_units(group.slots[s].edges) for s in range(2)]
+    own_before = before.outbox(group)
     x, y = (slot.variable for slot in group.slots)
-    damp = [_damping(state, options, g, s) for s in range(2)]
-    from_x, from_y = (_inbox_arrays(problem, state, g, name) for name in (x, y))
-    start = (state.visits[g] == 0) if x in problem.started else 0.0
+    damp = [_damping(before, options, s) for s in range(2)]
+    from_x, from_y = (_inbox_arrays(inbox, name) for name in (x, y))
+    start = (before.visits == 0) if x in local.started else 0.0
     args = [
-        *_pair(own_before[0]), *_pair(own_before[1]), group.noise.reshape(-1), _weight(group), problem.start[x],
+        *_pair(own_before[0]), *_pair(own_before[1]), group.noise.reshape(-1), _weight(group), local.start[x],
         _numbers(*damp, start, len(from_x), *form.size), group.y.reshape(-1), *from_x, *from_y,
     ]  # fmt: skip
     shapes = [own_before[0].shape] * 2 + [own_before[1].shape] * 2 + [_REPORT] * 2 * diagnose
@@ -294,30 +295,32 @@ def _are_slices(group: Group) -> bool:
     )
 
 
-def _slices(problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None) -> KernelVisit:
+def _slices(
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
+) -> KernelVisit:
     """See `slices.cc`."""
-    group, messages, linear = problem.groups[g], state.messages[g], problem.frozen[g]
+    group, linear = local.group, local.frozen
     found = [x for s in group.slots if (x := _slices_of(s)) is not None]
     (shape, first), name, known = found[0], group.slots[0].variable, group.slots[0].proper
-    own_before = [m.on_units(s.edges) for m, s in zip(messages, group.slots)]
-    damp = [_damping(state, options, g, s) for s in range(len(own_before))]
+    own_before = before.outbox(group)
+    damp = [_damping(before, options, s) for s in range(len(own_before))]
     threshold = 0.0 if group.robust is None else group.robust.threshold
-    at_start = (state.visits[g] == 0) if name in problem.started else False
+    at_start = (before.visits == 0) if name in local.started else False
     numbers = [len(own_before), not known, at_start, _which_robust(group) or 0, threshold, len(shape)]
     sizes = [*shape, *(n for _, n in first), *(begin for _, x in found for begin, _ in x)]
     numbers += [part for n in sizes for part in divmod(n, 65536)]  # a float holds 24 bits
     if linear is None:  # all that is known, less the unit
-        value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
+        value, jacobians = group.value({name: jnp.zeros_like(local.start[name]), **local.fixed}), [jnp.ones(1)]
     else:
         value, jacobians = linear.value, [j.each().reshape(-1) for j in group.operators(linear)]
     # A user's own may be integers.
     r, *jacobians = (a.astype(jnp.float32) for a in ((group.y - value).reshape(-1), *jacobians))
     args = [
-        _numbers(*numbers, *damp), group.noise.reshape(-1), r, _weight(group), problem.start[name], *jacobians,
+        _numbers(*numbers, *damp), group.noise.reshape(-1), r, _weight(group), local.start[name], *jacobians,
     ]  # fmt: skip
     own = [x for m in own_before for x in _pair(m)]
     aliases = {len(args) + i: i for i in range(len(own))}
-    outside = _inbox_arrays(problem, state, g, name)
+    outside = _inbox_arrays(inbox, name)
     shapes = [x.shape for x in own] + [_REPORT, (1,)] * diagnose
     results = (call or call_now)("gbplearn_slices", shapes, [*args, *own, *outside], aliases)
     own, reported = results[: len(own)], results[len(own) :]
