@@ -20,10 +20,10 @@ from table import CASES, DAMPING, LARGER
 from written_out import WrittenOut
 
 import gbplearn as gbp
+from gbplearn.engine.exchange import visit_group
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import belief, empty_state
 from gbplearn.engine.undiagnosed import iterate_undiagnosed
-from gbplearn.engine.visit import visit
 from gbplearn.kernels.cpu.library import HANDLERS, status_of
 from gbplearn.kernels.registry import kernels
 from gbplearn.native import Build, KernelState
@@ -84,7 +84,7 @@ def iterations(chained, problem, state, options):
 
     def one(_, state):
         for g in problem.active():
-            state = visit(problem, state, options, g)[0]
+            state = visit_group(problem, state, options, g)[0]
         return state
 
     if chained:
@@ -156,7 +156,7 @@ def visited_by_kernels(problem, options):
 
     def ask(problem, options):
         known = problem.with_known()
-        found.update(kernels().visit_kernel(known, options, g) is not None for g in known.active())
+        found.update(kernels().visit_kernel(known.local(g), options.of(g)) is not None for g in known.active())
 
     jax.eval_shape(ask, problem, options)
     (all_or_none,) = found

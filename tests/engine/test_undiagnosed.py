@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn.engine.exchange import visit_group
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
-from gbplearn.engine.visit import visit
 from gbplearn.kernels.cpu.calls import Argument, KernelCall
 from gbplearn.kernels.cpu.chain import CpuChain, common_pieces
 from gbplearn.kernels.cpu.library import built
@@ -52,7 +52,7 @@ def check_visits(problem, options, keep_points: bool = False):
     order = fixed_order(problem, options)
     assert order is not None
     swept = jax.jit(lambda s, n: iterate_undiagnosed(problem, s, options, n))
-    one = {g: jax.jit(lambda s, g=g: visit(problem, s, options, g)[0]) for g in problem.active()}
+    one = {g: jax.jit(lambda s, g=g: visit_group(problem, s, options, g)[0]) for g in problem.active()}
     expected = start = empty_state(problem, jax.random.PRNGKey(0), keep_points)
     for count in range(4):
         got = swept(start, np.int32(count))
@@ -163,7 +163,8 @@ def test_arrays_are_known_by_their_places_not_by_what_they_are():
     chain.call(KernelCall("gbplearn_tile_max", {}, arguments, ["x.eta", "x.lam"]))
     arguments["x.lam"] = Argument(array + 1, Place(0, 0, Part.LAM))
     found = chain.call(KernelCall("gbplearn_tile_max", {}, arguments, ["x.lam"]))
-    assert list(found) == ["x.lam"] and len(chain) == 2
+    assert list(found) == ["x.lam"]
+    assert len(chain) == 2
     program = str(jax.make_jaxpr(lambda made: chain.run(made)[Place(0, 0, Part.LAM)])(jnp.ones(2, bool)))
     # Numbers of the call's arguments: the first is `made`, the noise of each visit is an array of its own.
     assert "visit0_arguments" in program

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import gbplearn as gbp
 from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.exchange import visit_group
 from gbplearn.engine.loop import iterate
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.update import Edge
-from gbplearn.engine.visit import visit
 from gbplearn.kernels.cpu.library import available, built
 from gbplearn.kernels.cpu.visits import visit_kernel
 from gbplearn.kernels.registry import kernels
@@ -49,11 +49,11 @@ def problem_of(net: gbp.Sequential, x: np.ndarray, y: np.ndarray, messages: str,
 def run(problem, options, order, monkeypatch, native: str):
     """The state, and what was proposed, after each of some visits."""
     monkeypatch.setenv("GBPLEARN_NATIVE", native)
-    step = jax.jit(lambda p, s, o, g: visit(p.with_known(), s, o, g), static_argnums=3)
+    step = jax.jit(lambda p, s, o, g: visit_group(p.with_known(), s, o, g), static_argnums=3)
     state, seen = empty_state(problem, jax.random.PRNGKey(0), False), []
     for g in order:
-        state, proposed, _ = step(problem, state, options, g)
-        seen.append((state.messages[g], proposed))
+        state, visited = step(problem, state, options, g)
+        seen.append((state.messages[g], visited.proposed))
     return seen
 
 
@@ -83,7 +83,12 @@ def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes,
     x, y = rng.standard_normal((7, size, size, channels)), rng.integers(0, classes, 7)
     problem, options = problem_of(net, x, y, messages, there=6)  # one row is padding
     monkeypatch.setenv("GBPLEARN_NATIVE", "1")
-    assert [visit_kernel(problem.with_known(), options, g) is not None for g in range(4)] == [True, True, True, False]
+    assert [visit_kernel(problem.with_known().local(g), options.of(g)) is not None for g in range(4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     check_same(problem, options, monkeypatch)
 
 
@@ -224,10 +229,10 @@ def test_what_the_kernels_do_not_do_is_left_to_xla(monkeypatch):
     x, y = rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4)
     problem, options = problem_of(network(activation="tanh"), x, y, "pooled", there=4)
     known = problem.with_known()
-    assert visit_kernel(known, options, 0) is None  # another activation
-    assert visit_kernel(known, dataclasses.replace(options, dropping=True), 1) is None
-    assert visit_kernel(known, dataclasses.replace(options, relinearise=2), 1) is None
-    assert visit_kernel(known, options, 3) is None  # M > 1
+    assert visit_kernel(known.local(0), options.of(0)) is None  # another activation
+    assert visit_kernel(known.local(1), dataclasses.replace(options, dropping=True).of(1)) is None
+    assert visit_kernel(known.local(1), dataclasses.replace(options, relinearise=2).of(1)) is None
+    assert visit_kernel(known.local(3), options.of(3)) is None  # M > 1
 
 
 def test_they_can_be_turned_off(monkeypatch):
@@ -235,7 +240,7 @@ def test_they_can_be_turned_off(monkeypatch):
     assert not available()
     rng = np.random.default_rng(3)
     problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
-    assert visit_kernel(problem.with_known(), options, 1) is None
+    assert visit_kernel(problem.with_known().local(1), options.of(1)) is None
 
 
 @needs_kernels
@@ -289,5 +294,5 @@ def test_reactions_that_are_shared_otherwise_are_left_to_xla():
     graph.add(gbp.Factor(DenseKind(linear), tuple(of), sigma=0.5, name="layer"))
     problem = graph.problem(None, "pooled")
     options = make_options(graph, problem, 0.5, 0.0, None, 1)
-    assert visit_kernel(problem, options, 0) is None
+    assert visit_kernel(problem.local(0), options.of(0)) is None
     assert gbp.infer(graph, damping=0.5, messages="pooled").status is gbp.Status.CONVERGED

@@ -1,4 +1,4 @@
-"""The inbox of a factor group: the product of the prior and of all other groups' messages, for each of its variables.
+"""The inbox of a factor group: of each of its variables the prior, and what all other groups send to it.
 
 A visit reads it first. With the group's own messages it gives the beliefs, and the cavities that the update needs:
 
@@ -7,7 +7,7 @@ A visit reads it first. With the group's own messages it gives the beliefs, and 
     belief    outside x own
 
 Nothing else of the other groups enters a visit. Which groups there are, and when they were visited, does not matter to
-it: a visit is local.
+it: a visit is local. Who fills the inbox is no concern of it either: the loop takes it from the state (`exchange.py`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,36 @@ from jax import Array
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
 from ..graph.group import Group
-from ..graph.problem import Problem
-from .state import State, belief_mean, message_product
+from ..graph.local import LocalGroup
+from .state import belief_mean
+
+
+class EdgeSet(NamedTuple):
+    """Which edge set messages are of."""
+
+    group: int
+    slot: int
 
 
 class Inbox(NamedTuple):
-    """The inbox of a group (`outside`), with its own messages and the beliefs that they make up together."""
+    """What others say of the variables of a group. Not yet multiplied: kernels do that on their way."""
 
-    outside: dict[str, Gaussian]  # of each variable, the product of its prior and the messages of all other groups
-    own: list[Gaussian]  # of each slot, the product of its own messages into each unit
-    belief: dict[str, Gaussian]  # of each variable, the product of both
+    parts: dict[str, list[Gaussian]]  # of each variable its prior, and the message product of each other edge set
+    uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
+    # Where the other parts lie in a state, if they do: visits that one call makes together read them there.
+    senders: dict[str, list[EdgeSet | None]] | None = None
 
+    def senders_of(self, name: str) -> list[EdgeSet | None]:
+        """Of each part of a variable but its prior, where it lies in a state; None if it does not."""
+        return [None] * (len(self.parts[name]) - 1) if self.senders is None else self.senders[name]
 
-def read_inbox(problem: Problem, state: State, g: int) -> Inbox:
-    """Read the inbox of group `g`."""
-    group = problem.groups[g]
-    outside = {n: product(outside_parts(problem, state, g, n)) for n in group.variables}
-    own = [message_product(problem, state, g, s) for s in range(len(group.slots))]
-    return Inbox(outside, own, beliefs_with(group, outside, own))
+    def outside(self) -> dict[str, Gaussian]:
+        """Of each variable the product of its prior and the messages of all other groups."""
+        return {name: product(parts) for name, parts in self.parts.items()}
+
+    def prior(self, name: str) -> Gaussian:
+        """The prior of a variable."""
+        return self.parts[name][0]
 
 
 def beliefs_with(group: Group, outside: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
@@ -45,15 +57,9 @@ def beliefs_with(group: Group, outside: dict[str, Gaussian], own: list[Gaussian]
     return {n: product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
 
 
-def means_of(problem: Problem, beliefs: dict[str, Gaussian]) -> dict[str, Array]:
+def means_of(local: LocalGroup, beliefs: dict[str, Gaussian]) -> dict[str, Array]:
     """Means, or starts where nothing is known."""
-    return {n: belief_mean(b, problem.start[n], n in problem.proper) for n, b in beliefs.items()}
-
-
-def outside_parts(problem: Problem, state: State, g: int, name: str) -> list[Gaussian]:
-    """The factors of the product `outside` of a variable: its prior, and the message product of each other edge set."""
-    others = [message_product(problem, state, other, s) for other, s in problem.touching(name) if other != g]
-    return [problem.prior[name], *others]
+    return {n: belief_mean(b, local.start[n], n in local.proper) for n, b in beliefs.items()}
 
 
 def product(parts: list[Gaussian]) -> Gaussian:

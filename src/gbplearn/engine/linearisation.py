@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import Gaussian
-from ..graph.problem import Problem
-from .state import State
+from ..graph.local import LocalGroup
+from .state import Own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +35,12 @@ class AfterVisit:
 Relinearise = int | OnMovement | AfterVisit  # every so many visits, or one of these
 
 
-def _refresh(relinearise: Relinearise, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]):
+def _refresh(relinearise: Relinearise, own: Own, means: dict[str, Array], old: dict[str, Gaussian]):
     """The linearisation point of this visit, and what of it is stored."""
-    stored = state.points[g]
+    stored = own.points
     if stored is None:
         return means, None
-    first = state.visits[g] == 0
+    first = own.visits == 0
     if isinstance(relinearise, AfterVisit):
         return stored, stored
     if isinstance(relinearise, OnMovement):
@@ -50,14 +50,17 @@ def _refresh(relinearise: Relinearise, state: State, g: int, means: dict[str, Ar
             far = (means[name] - x0) ** 2 * lam > relinearise.threshold**2
             points[name] = jnp.where(first | far, means[name], x0)
     else:
-        due = state.visits[g] % relinearise == 0
+        due = own.visits % relinearise == 0
         points = {name: jnp.where(due, means[name], x0) for name, x0 in stored.items()}
     return points, points
 
 
 def linearisation_points(
-    problem: Problem, relinearise: Relinearise, state: State, g: int, means: dict[str, Array], old: dict[str, Gaussian]
+    local: LocalGroup, relinearise: Relinearise, own: Own, means: dict[str, Array], old: dict[str, Gaussian]
 ) -> tuple[dict[str, Array], dict[str, Array] | None]:
-    """Where a group is linearised at this visit, and what of it is stored."""
-    first = {n: jnp.where(state.visits[g] == 0, problem.start[n], x) for n, x in means.items() if n in problem.started}
-    return _refresh(relinearise, state, g, {**means, **first}, old)
+    """Where a group is linearised at this visit, and what of it is stored.
+
+    **Arguments:** of its variables the means and the beliefs before the visit.
+    """
+    first = {n: jnp.where(own.visits == 0, local.start[n], x) for n, x in means.items() if n in local.started}
+    return _refresh(relinearise, own, {**means, **first}, old)

@@ -1,8 +1,8 @@
 """The loop over visits: iterations of a schedule, until the beliefs are at rest.
 
 An iteration is one round of the schedule: its fixed order of groups, or as many visits as there are groups, picked one
-by one. Each visit sends the messages of a group (`visit.py`) and is diagnosed (`diagnostics.py`); `Enough` decides on
-the diagnostics when to stop.
+by one. Each visit sends the messages of a group (`visit_group` of `exchange.py`) and is diagnosed (`diagnostics.py`);
+`Enough` decides on the diagnostics when to stop.
 
 `run` makes up to `CHUNK` iterations in one compiled call, and returns the diagnostics of each of them. `advance` is the
 same for the guard (`guard/guard.py`), which calls it chunk by chunk and decides between the chunks.
@@ -24,11 +24,12 @@ from jax import Array, lax
 
 from ..core.compiling import lean_options, release_memory
 from ..graph.problem import Problem
-from .diagnostics import Diagnostics, Visit, diagnose, priorities
+from .diagnostics import Diagnostics, priorities, put
+from .exchange import read_inbox, visit_group
 from .options import Options
 from .state import State
 from .undiagnosed import fixed_order, iterate_undiagnosed, pick
-from .visit import visit
+from .visit_diagnostics import moved
 
 # Large graphs (`Guard.large`) are diagnosed every so many iterations only, and their visits are compiled apart.
 EVERY = 10
@@ -46,10 +47,9 @@ def iterate(problem: Problem, state: State, options: Options, latest: Diagnostic
     for i, g in enumerate(order):
         # Diagnostics of a later visit would replace these, unless this visit is the one that linearises.
         diagnosed = g not in order[i + 1 :] or options.relinearise != 1
-        visited = Visit(state, *visit(problem, state, options, g, diagnosed))
-        if diagnosed:
-            latest = diagnose(problem, options, visited, latest, g)
-        state = visited.after
+        state, visited = visit_group(problem, state, options, g, diagnosed)
+        if visited.diagnostics is not None:
+            latest = put(problem, latest, g, visited.diagnostics)
     return state, latest
 
 
@@ -58,9 +58,11 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: Di
     active = problem.active()
 
     def visit_one(before: State, latest: Diagnostics, g: int) -> tuple[State, Diagnostics]:
-        visited = Visit(before, *visit(problem, before, options, g, diagnosed=True))
-        latest = diagnose(problem, options, visited, latest, g)
-        return visited.after, latest._replace(priority=priorities(problem, options, visited, latest, g))
+        after, visited = visit_group(problem, before, options, g, diagnosed=True)
+        assert visited.diagnostics is not None
+        latest = put(problem, latest, g, visited.diagnostics)
+        steps = moved(problem.local(g), read_inbox(problem, before, g), before.own(g), visited.outbox)
+        return after, latest._replace(priority=priorities(problem, options, latest, g, steps))
 
     def picked(_, carry: tuple[State, Diagnostics]) -> tuple[State, Diagnostics]:
         state, latest = carry
@@ -169,7 +171,9 @@ def _diagnose_after(
     state = iterate_undiagnosed(problem, state, options, jnp.ones((), jnp.int32))
     # Where the order is random, some group was not visited for a while: diagnose each by a visit that is not kept.
     for g in problem.active():
-        latest = diagnose(problem, options, Visit(state, *visit(problem, state, options, g, diagnosed=True)), latest, g)
+        found = visit_group(problem, state, options, g, diagnosed=True)[1].diagnostics
+        assert found is not None
+        latest = put(problem, latest, g, found)
     return state, latest
 
 

@@ -17,6 +17,24 @@ from .linearisation import AfterVisit, OnMovement, Relinearise
 from .schedules import Schedule, Sweep
 
 
+class GroupOptions(eqx.Module):
+    """How the messages of one group are sent: its own part of `Options`."""
+
+    damping: tuple[Array | np.ndarray, ...]  # of each slot
+    dropout: tuple[Array | np.ndarray, ...]
+    damped: bool = eqx.field(static=True)
+    dropping: bool = eqx.field(static=True)
+    relinearise: Relinearise = eqx.field(static=True)
+
+    def kept(self, s: int) -> Array:
+        """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
+        return jnp.asarray(self.damping[s] + (1 - self.damping[s]) * self.dropout[s])
+
+    def strongest(self) -> Array:
+        """The largest damping of any slot: also that of a noise variance that is learnt."""
+        return jnp.max(jnp.stack(self.damping))
+
+
 class Options(eqx.Module):
     """How messages are sent. Numbers are data; what is static changes the compiled code."""
 
@@ -27,13 +45,9 @@ class Options(eqx.Module):
     relinearise: Relinearise = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
 
-    def kept(self, g: int, s: int) -> Array:
-        """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
-        return jnp.asarray(self.damping[g][s] + (1 - self.damping[g][s]) * self.dropout[g][s])
-
-    def noise_damping(self, g: int) -> Array:
-        """The damping of a noise variance that is learnt."""
-        return jnp.max(jnp.stack(self.damping[g]))
+    def of(self, g: int) -> GroupOptions:
+        """The options of one group."""
+        return GroupOptions(self.damping[g], self.dropout[g], self.damped, self.dropping, self.relinearise)
 
 
 @runtime_checkable

@@ -121,5 +121,5 @@ def prepared(problem: Problem, options: Options) -> Problem:
 def with_kernels(known: Problem, options: Options) -> Problem:
     """The problem with `native` set: whether kernels send most of the messages, so that XLA has little to compile."""
     sent = {g: known.groups[g].edges for g in known.active()}
-    native = sum(edges for g, edges in sent.items() if kernels().visit_kernel(known, options, g) is not None)
+    native = sum(e for g, e in sent.items() if kernels().visit_kernel(known.local(g), options.of(g)) is not None)
     return dataclasses.replace(known, native=2 * native > sum(sent.values()))

@@ -16,6 +16,7 @@ A state is a value: a visit (`visit.py`) returns the next one. (The loop may giv
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,7 +26,7 @@ from jax import Array
 from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..edges.base import Edges
-from ..graph.group import Slot
+from ..graph.group import Group, Slot
 from ..graph.problem import Problem
 
 
@@ -62,6 +63,19 @@ class Messages(eqx.Module):
         return jax.tree.map(edges.pool, self.each)
 
 
+class Own(NamedTuple):
+    """What of the state belongs to one group: nobody else changes it."""
+
+    messages: tuple[Messages, ...]  # of each slot
+    points: dict[str, Array] | None  # the stored linearisation points, if it keeps them
+    visits: Array  # how many there were
+    noise: Array | None  # the variance, if it is learnt
+
+    def outbox(self, group: Group) -> list[Gaussian]:
+        """Of each slot the product of the messages into each unit: what others read of it."""
+        return [m.on_units(slot.edges) for m, slot in zip(self.messages, group.slots)]
+
+
 class State(eqx.Module):
     """All messages of a problem, and the stored linearisation points of groups that keep them."""
 
@@ -70,6 +84,20 @@ class State(eqx.Module):
     visits: Array  # (groups,)
     key: Array
     noise: tuple[Array | None, ...]  # of each group whose noise is learnt, its variance
+
+    def own(self, g: int) -> Own:
+        """What of it belongs to group `g`."""
+        return Own(self.messages[g], self.points[g], self.visits[g], self.noise[g])
+
+    def with_own(self, g: int, own: Own) -> State:
+        """The same with what belongs to group `g` replaced."""
+        return State(
+            (*self.messages[:g], own.messages, *self.messages[g + 1 :]),
+            (*self.points[:g], own.points, *self.points[g + 1 :]),
+            self.visits.at[g].set(own.visits),
+            self.key,
+            (*self.noise[:g], own.noise, *self.noise[g + 1 :]),
+        )
 
 
 @partial(jax.jit, static_argnums=2)

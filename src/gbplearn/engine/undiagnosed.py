@@ -21,9 +21,9 @@ from jax import Array, lax
 from ..core.compiling import one_round
 from ..graph.problem import Problem
 from ..kernels.registry import Part, Place, kernels
+from .exchange import visit_group
 from .options import Options
 from .state import State
-from .visit import visit
 
 
 def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
@@ -101,7 +101,7 @@ def _together(
     """The visits of a run in one call, those of them for which `made` is true."""
     chain = kernels().chain(_pieces(problem, state, options, run))
     for g, on in zip(run, made):
-        after = visit(problem, state, options, g, call=chain.call)[0]
+        after = visit_group(problem, state, options, g, call=chain.call)[0]
         state = eqx.tree_at(lambda s: s.visits, after, state.visits.at[g].add(jnp.asarray(on, state.visits.dtype)))
     assert len(chain) == len(run)
     written = chain.run(jnp.stack([jnp.asarray(on, bool) for on in made]))
@@ -116,6 +116,6 @@ def _array_at(state: State, place: Place) -> Any:
 
 def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:
     """A visit that is compiled apart from others."""
-    if jax.default_backend() != "cpu" or kernels().visit_kernel(problem, options, g) is not None:
-        return visit(problem, state, options, g)[0]
-    return one_round(lambda s: visit(problem, s, options, g)[0], state, state.visits[g] < 0)
+    if jax.default_backend() != "cpu" or kernels().visit_kernel(problem.local(g), options.of(g)) is not None:
+        return visit_group(problem, state, options, g)[0]
+    return one_round(lambda s: visit_group(problem, s, options, g)[0], state, state.visits[g] < 0)

@@ -1,6 +1,9 @@
 """One visit of a factor group: the only place where messages change.
 
-A visit sends the messages of one group to all of its variables:
+    visit(group, inbox, own, options) -> own', outbox, diagnostics
+
+A visit is pure, and local: it takes the group with what belongs to it, what others say of its variables, and its own
+messages, and knows nothing else of the graph. It sends the messages of the group to all of its variables:
 
 1. Read the inbox: of each variable the prior and the other groups' messages, and the belief (`inbox.py`).
 2. Take the cavity of every edge: all messages into its unit but its own (`state.cavity`). Pooled edge sets take the
@@ -11,8 +14,8 @@ A visit sends the messages of one group to all of its variables:
    `y - h` at the linearisation points.
 6. Damp them, drop some out, and put them in the place of the old ones.
 
-A visit returns the new state, and the undamped messages: how far these would move the beliefs is the residual of the
-group (`diagnostics.py`).
+It returns what belongs to the group afterwards, what others read of it (the outbox), and if wanted its diagnostics: how
+far the undamped messages would move the beliefs (`visit_diagnostics.py`).
 
 A group whose factors have a form that there is a native kernel for is visited by that kernel instead
 (`kernels/registry.py`): the same messages, up to rounding.
@@ -20,32 +23,34 @@ A group whose factors have a form that there is a native kernel for is visited b
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from ..core.gaussian import Gaussian
-from ..core.linalg import add_all
 from ..factors.measurement import Linear
 from ..graph.group import Group, Slot
-from ..graph.problem import Problem
-from ..kernels.registry import Call, KernelDiagnostics, kernels
-from .inbox import means_of, product, read_inbox, undamped
+from ..graph.local import LocalGroup
+from ..kernels.registry import Call, kernels
+from .inbox import Inbox, beliefs_with, means_of, product, undamped
 from .linearisation import AfterVisit, linearisation_points
 from .noise_update import learn_noise
-from .options import Options
-from .state import Messages, State, cavity
+from .options import GroupOptions
+from .state import Messages, Own, cavity
 from .update import Edge, PooledEdges, PooledMessages, general_messages, scalar_messages
+from .visit_diagnostics import VisitDiagnostics, diagnose_visit
 
 
-def linearise_at(problem: Problem, g: int, points: dict[str, Array]) -> Linear:
-    """A group linearised at the values of its variables; linear groups have been, once for all."""
-    group, frozen = problem.groups[g], problem.frozen[g]
-    if frozen is None:
-        return group.linearise({**points, **problem.fixed})
-    moves = [j.times(points[slot.variable]) for slot, j in zip(group.slots, group.operators(frozen))]
-    return Linear(frozen.value + add_all(moves), frozen.jacobians)
+class Visited(NamedTuple):
+    """What a visit returns."""
+
+    own: Own  # what belongs to the group, after the visit
+    outbox: list[Gaussian]  # of each slot the product of the messages into each unit
+    proposed: list[Gaussian]  # the same, undamped
+    diagnostics: VisitDiagnostics | None  # None where none were wanted
 
 
 def propose(
@@ -111,11 +116,10 @@ def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
     return x if slot.block else x[..., None]
 
 
-def _draw_lots(group: Group, key: Array) -> tuple[Array, list[Array]]:
-    """The next key, and for each slot uniform numbers, one an edge."""
-    key, draw = jax.random.split(key)
+def _draw_lots(group: Group, key: Array) -> list[Array]:
+    """For each slot uniform numbers, one an edge."""
     sizes = [0 if s.pooled else group.factors * s.units for s in group.slots]
-    return key, jnp.split(cheap_uniform(draw, sum(sizes)), np.cumsum(sizes)[:-1])
+    return jnp.split(cheap_uniform(key, sum(sizes)), np.cumsum(sizes)[:-1])
 
 
 def cheap_uniform(key: Array, count: int) -> Array:
@@ -142,94 +146,92 @@ def _mix_pooled(old: Messages, new: PooledMessages, weight: Array) -> Messages:
 
 
 def visit(
-    problem: Problem, state: State, options: Options, g: int, diagnosed: bool = False, call: Call | None = None
-) -> tuple[State, list[Gaussian], KernelDiagnostics | None]:
+    local: LocalGroup,
+    inbox: Inbox,
+    own: Own,
+    options: GroupOptions,
+    key: Array | None = None,
+    diagnosed: bool = False,
+    call: Call | None = None,
+) -> Visited:
     """Visit one group: relinearise, send its messages, damp, drop out.
 
     **Arguments:**
 
+    - `local`: the group with what belongs to it.
+    - `inbox`: of each of its variables the prior, and what other groups send there.
+    - `own`: its messages, points and noise before the visit.
+    - `key`: for dropout; None where there is none.
     - `diagnosed`: diagnostics of this visit are wanted: a kernel then computes its share of them on its way.
     - `call`: how a kernel is called, None for at once.
-
-    **Returns:** the new state; of each slot the product of the undamped messages into each unit; and the diagnostics of
-    a kernel, if one made the visit and they are wanted.
     """
-    group = problem.groups[g]
-    kernel = kernels().visit_kernel(problem, options, g) if state.points[g] is None else None
+    kernel = kernels().visit_kernel(local, options) if own.points is None else None
     if kernel is not None:
-        messages, proposed, reported = kernel(problem, state, options, g, diagnosed, call)
-        return _after(state, g, messages, None, state.key, state.noise[g]), proposed, reported
-    outside, own, old = read_inbox(problem, state, g)
+        messages, proposed, reported = kernel(local, inbox, own, options, diagnosed, call)
+        after = Own(tuple(messages), None, own.visits + 1, own.noise)
+    else:
+        (after, proposed), reported = _send(local, inbox, own, options, key), None
+    found = diagnose_visit(local, inbox, own, after, proposed, options, reported) if diagnosed else None
+    return Visited(after, after.outbox(local.group), proposed, found)
+
+
+def _send(
+    local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions, key: Array | None
+) -> tuple[Own, list[Gaussian]]:
+    """A visit without a kernel: what belongs to the group afterwards, and the undamped messages on the units."""
+    group, outside, sent_before = local.group, inbox.outside(), own.outbox(local.group)
+    old = beliefs_with(group, outside, sent_before)
     cavities = []
     for s, slot in enumerate(group.slots):
-        rest = product([outside[slot.variable], *(own[i] for i in group.slots_of(slot.variable) if i != s)])
-        cavities.append(old[slot.variable] if slot.pooled else cavity(slot, rest, state.messages[g][s]))
-    reactions = [None if s.reaction is None else state.messages[g][s.reaction].reaction for s in group.slots]
-    frozen, first = problem.frozen[g], state.visits[g] == 0
-    if frozen is not None and group.robust is None:
+        rest = product([outside[slot.variable], *(sent_before[i] for i in group.slots_of(slot.variable) if i != s)])
+        cavities.append(old[slot.variable] if slot.pooled else cavity(slot, rest, own.messages[s]))
+    reactions = [None if s.reaction is None else own.messages[s.reaction].reaction for s in group.slots]
+    first = own.visits == 0
+    if local.frozen is not None and group.robust is None:
         points = {name: jnp.zeros((), old[name].dtype) for name in group.variables}  # the same from everywhere
-        means = means_of(problem, {slot.variable: old[slot.variable] for slot in group.slots if slot.pooled})
-        linear, stored = frozen, state.points[g]
+        means = means_of(local, {slot.variable: old[slot.variable] for slot in group.slots if slot.pooled})
+        linear, stored = local.frozen, own.points
     else:
-        means = means_of(problem, old)
-        points, stored = linearisation_points(problem, options.relinearise, state, g, means, old)
-        linear = linearise_at(problem, g, points)
-    variance = state.noise[g]
-    held_spread = group.spread_of(problem.held, linear)
+        means = means_of(local, old)
+        points, stored = linearisation_points(local, options.relinearise, own, means, old)
+        linear = local.linearise(points)
+    variance = own.noise
+    held_spread = group.spread_of(local.held, linear)
     if variance is not None and group.noise_prior is not None:
-        damping = options.noise_damping(g)
+        damping = options.strongest()
         variance = learn_noise(group, linear, cavities, reactions, points, held_spread, variance, damping)
         group = group.with_noise(variance)
     residual = group.y - linear.value
-    scale = group.weights() if group.robust is None else group.measure(every_factor(group, residual)).scale
+    scale = group.weights() if group.robust is None else group.measure(group.every_factor(residual)).scale
     proposals = propose(group, linear, cavities, reactions, means, points, residual, scale, held_spread)
 
-    key, lots = _draw_lots(group, state.key) if options.dropping else (state.key, [])
+    lots = _draw_lots(group, key) if options.dropping and key is not None else []
     messages, proposed = [], []
     for s, (slot, proposal) in enumerate(zip(group.slots, proposals)):
         if isinstance(proposal, PooledMessages):
             # Also the first: a sum of many messages, each computed without the others, overshoots.
-            weight = options.kept(g, s).astype(own[s].dtype)
-            messages.append(_mix_pooled(state.messages[g][s], proposal, weight))
+            weight = options.kept(s).astype(sent_before[s].dtype)
+            messages.append(_mix_pooled(own.messages[s], proposal, weight))
             proposed.append(proposal.message)
             continue
         # The first message of an edge is taken whole.
-        after, weight = proposal, jnp.where(first, 0, options.damping[g][s]).astype(proposal.dtype)
-        sent = state.messages[g][s].on_edges(slot.edges)
+        after, weight = proposal, jnp.where(first, 0, options.damping[s]).astype(proposal.dtype)
+        sent = own.messages[s].on_edges(slot.edges)
         if options.damped:
             after = sent.mix(after, weight)
         if options.dropping:  # one mask for all natural parameters of an edge
             lot = lots[s].reshape(sent.shape[:-1] if sent.block else sent.shape)
-            after = sent.where((lot < options.dropout[g][s]) & ~first, after)
+            after = sent.where((lot < options.dropout[s]) & ~first, after)
         packed = Messages.pack(slot.edges, after)
         messages.append(packed)
         # Pooling is linear, so damping can be undone on the units, which are fewer.
         if options.dropping:
             proposed.append(jax.tree.map(slot.edges.pool, proposal))
         elif options.damped:
-            proposed.append(undamped(own[s], packed.on_units(slot.edges), weight))
+            proposed.append(undamped(sent_before[s], packed.on_units(slot.edges), weight))
         else:
             proposed.append(packed.on_units(slot.edges))
-    after = _after(state, g, messages, stored, key, variance)
+    after = Own(tuple(messages), stored, own.visits + 1, variance)
     if stored is not None and isinstance(options.relinearise, AfterVisit):
-        moved = means_of(problem, read_inbox(problem, after, g)[2])
-        after = _after(state, g, messages, moved, key, variance)
-    return after, proposed, None
-
-
-def _after(
-    state: State, g: int, messages: list[Messages], stored: dict[str, Array] | None, key: Array, variance: Array | None
-) -> State:
-    """The state after a visit of a group."""
-    return State(
-        (*state.messages[:g], tuple(messages), *state.messages[g + 1 :]),
-        (*state.points[:g], stored, *state.points[g + 1 :]),
-        state.visits.at[g].add(1),
-        key,
-        (*state.noise[:g], variance, *state.noise[g + 1 :]),
-    )
-
-
-def every_factor(group: Group, residual: Array) -> Array:
-    """Residuals `(F | 1, M)` as `(F, M)`: one that all factors share is repeated."""
-    return jnp.broadcast_to(residual, (group.factors, group.outputs))
+        after = after._replace(points=means_of(local, beliefs_with(group, outside, after.outbox(group))))
+    return after, proposed

@@ -246,6 +246,10 @@ class Group(eqx.Module):
     def _weighted(self, squares: Array) -> Array:
         return squares if self.weight is None else squares * self.weight
 
+    def every_factor(self, residual: Array) -> Float[Array, "f m"]:
+        """Residuals `(F | 1, M)` as `(F, M)`: one that all factors share is repeated."""
+        return jnp.broadcast_to(residual, (self.factors, self.outputs))
+
     def weights(self) -> Array | None:
         """The weight of each measurement `(F, M)`; None for 1."""
         return None if self.weight is None else jnp.broadcast_to(self.weight, (self.factors, self.outputs))

@@ -20,6 +20,7 @@ from ..core.noise import NoisePrior
 from ..factors.measurement import FactorKind, Linear
 from .data import Data, FactorData
 from .group import Group
+from .local import LocalGroup
 
 
 class Problem(eqx.Module):
@@ -46,6 +47,23 @@ class Problem(eqx.Module):
     def active(self) -> tuple[int, ...]:
         """Groups with anything to infer."""
         return tuple(g for g, group in enumerate(self.groups) if group.slots)
+
+    def local(self, g: int) -> LocalGroup:
+        """Group `g` with what belongs to it, and nothing of the others."""
+        group = self.groups[g]
+        names, held = frozenset(group.variables), [slot.variable for slot in group.held]
+        return LocalGroup(
+            group,
+            self.frozen[g],
+            {name: self.start[name] for name in group.variables},
+            {name: self.fixed[name] for name in (*held, *(slot.variable for slot in group.fixed))},
+            {name: self.held[name] for name in held if name in self.held},
+            g,
+            names & self.proper,
+            names & self.started,
+            names & self.parameters,
+            frozenset(name for name in names if self.touching(name)[0][0] == g),
+        )
 
     @property
     def edges(self) -> int:

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class KernelDiagnostics(NamedTuple):
-    """Diagnostics that a kernel computes in the course of a visit, for `engine.diagnostics`."""
+    """Diagnostics that a kernel computes in the course of a visit, for `engine.visit_diagnostics`."""
 
     changes: dict[str, Array]  # of some variables of the group, how far the undamped messages move their beliefs
     priors: dict[str, Array]  # of some variables, the energy of the prior
@@ -52,8 +52,8 @@ class KernelVisit(NamedTuple):
     diagnostics: KernelDiagnostics | None  # None where none were wanted
 
 
-# `(problem, state, options, group, diagnose, call)`; `call` is None to call at once.
-VisitKernel = Callable[[Any, Any, Any, int, bool, Call | None], KernelVisit]
+# `(local group, inbox, own, options, diagnose, call)`, as `engine.visit`; `call` is None to call at once.
+VisitKernel = Callable[[Any, Any, Any, Any, bool, Call | None], KernelVisit]
 
 
 class Chain(abc.ABC):
@@ -73,11 +73,11 @@ class Chain(abc.ABC):
 
 
 class Kernels(abc.ABC):
-    """The kernels of one platform. Arguments are those of the engine: `Problem`, `Options`, numbers of groups."""
+    """The kernels of one platform. Arguments are those of the engine: `LocalGroup`s, `Options` and the like."""
 
     @abc.abstractmethod
-    def visit_kernel(self, problem: Any, options: Any, group: int) -> VisitKernel | None:
-        """The kernel that visits a group, None if there is none for it."""
+    def visit_kernel(self, local: Any, options: Any) -> VisitKernel | None:
+        """The kernel that visits a group (`LocalGroup`, `GroupOptions`), None if there is none for it."""
 
     @abc.abstractmethod
     def common_pieces(self, problem: Any, options: Any, visits: tuple[int, ...]) -> int:
@@ -97,7 +97,7 @@ class Kernels(abc.ABC):
 class NoKernels(Kernels):
     """The kernels of a platform that has none."""
 
-    def visit_kernel(self, problem: Any, options: Any, group: int) -> None:
+    def visit_kernel(self, local: Any, options: Any) -> None:
         """None."""
 
     def common_pieces(self, problem: Any, options: Any, visits: tuple[int, ...]) -> int:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import jax
 
 from ...engine.damping import Damping
+from ...engine.exchange import visit_group
 from ...engine.options import make_options
 from ...engine.program import prepared
 from ...engine.schedules import Schedule
 from ...engine.state import empty_state
 from ...engine.undiagnosed import fixed_order
-from ...engine.visit import visit
 from ...graph.graph import FactorGraph
 
 _REPEATS = 7
@@ -52,7 +52,7 @@ def group_costs(
     for g in problem.active():
         group = problem.groups[g]
         # In place, as inference works: else every visit would be charged with a copy of all messages.
-        compiled = jax.jit(lambda p, s, o, g=g: visit(p, s, o, g)[0], donate_argnums=1)
+        compiled = jax.jit(lambda p, s, o, g=g: visit_group(p, s, o, g)[0], donate_argnums=1)
         program = compiled.lower(problem, state, options).compile()
         times = []
         for _ in range(repeats + 1):

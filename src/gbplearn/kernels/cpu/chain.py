@@ -18,7 +18,7 @@ _FEWEST_PIECES = 8
 
 def _shared(problem: Problem, options: Options, g: int) -> str | None:
     """The variable through which a visit can follow another, piece by piece: outputs of a matrix, inputs of tiles."""
-    kernel, slots = visit_kernel(problem, options, g), problem.groups[g].slots
+    kernel, slots = visit_kernel(problem.local(g), options.of(g)), problem.groups[g].slots
     if kernel is matrix_pooled and len(slots) == 3:
         return slots[-1].variable
     return slots[0].variable if kernel is tile_max else None

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from jax import Array
 
-from ...engine.options import Options
+from ...engine.options import GroupOptions, Options
 from ...engine.update import Edge
+from ...graph.local import LocalGroup
 from ...graph.problem import Problem
 from ..registry import Kernels, VisitKernel
 from .calls import many_outputs
@@ -18,9 +19,9 @@ from .visits import visit_kernel
 class CpuKernels(Kernels):
     """One C++ file a kernel, compiled with the package; see `library.py`."""
 
-    def visit_kernel(self, problem: Problem, options: Options, group: int) -> VisitKernel | None:
+    def visit_kernel(self, local: LocalGroup, options: GroupOptions) -> VisitKernel | None:
         """By the form of the group's factors."""
-        return visit_kernel(problem, options, group)
+        return visit_kernel(local, options)
 
     def common_pieces(self, problem: Problem, options: Options, visits: tuple[int, ...]) -> int:
         """The images of a batch."""

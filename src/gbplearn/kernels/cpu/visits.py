@@ -13,13 +13,13 @@ from ...core.gaussian import Gaussian
 from ...core.robust import Huber, Tukey
 from ...edges.axes import AxesEdges
 from ...edges.indexed import SliceEdges
-from ...engine.inbox import Inbox, means_of, outside_parts, product, read_inbox, undamped
+from ...engine.inbox import EdgeSet, Inbox, beliefs_with, means_of, product, undamped
 from ...engine.linearisation import linearisation_points
-from ...engine.options import Options
-from ...engine.state import Messages, State
+from ...engine.options import GroupOptions
+from ...engine.state import Messages, Own
 from ...factors.measurement import FactorKind
 from ...graph.group import Group, Role, Slot
-from ...graph.problem import Problem
+from ...graph.local import LocalGroup
 from ..forms import Form, MatrixForm, TileMaxForm
 from ..registry import Call, KernelDiagnostics, KernelVisit, Part, Place, VisitKernel
 from .calls import Argument, Attribute, KernelCall, call_now, number, size, sizes
@@ -34,9 +34,9 @@ _MATRIX_ARGUMENTS = (
 _ALL_KNOWN = [*[Role.FIXED] * 3, Role.SLOT]  # but for the outputs
 
 
-def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | None:
+def visit_kernel(local: LocalGroup, options: GroupOptions) -> VisitKernel | None:
     """The kernel for a group, None if there is none for it: then XLA compiles its visit."""
-    group = problem.groups[g]
+    group = local.group
     ordinary = (
         group.slots
         and group.scalar
@@ -44,17 +44,17 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
         and not group.held
         and options.relinearise == 1
         and not options.dropping
-        and all(problem.prior[s.variable].dtype == jnp.float32 for s in group.slots)
+        and all(local.start[s.variable].dtype == jnp.float32 for s in group.slots)
     )
     if not ordinary or not available():
         return None
-    if problem.frozen[g] is not None:
+    if local.frozen is not None:
         return _slices if _are_slices(group) else None
     known = group.robust is None and all(s.proper for s in group.slots)
     if not known or not isinstance(group.measurement, FactorKind):
         return None
     roles = [role for role, _ in group.arguments]
-    form = _form(problem, group, problem.start)
+    form = _form(local, local.start)
     if isinstance(form, TileMaxForm) and roles == [Role.SLOT, Role.SLOT]:
         return tile_max if group.slots[0].edges.dense else None
     if isinstance(form, MatrixForm) and roles == _ALL_KNOWN:
@@ -62,7 +62,7 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
     if not isinstance(form, MatrixForm) or roles not in _MATRIX_ARGUMENTS:
         return None
     *many, y = group.slots
-    if y.pooled or any(s.variable in problem.started for s in many[-2:] if len(many) > 1):
+    if y.pooled or any(s.variable in local.started for s in many[-2:] if len(many) > 1):
         return None
     if len(many) > 1 and all(s.pooled for s in many):
         # One reaction for the parameters, one for the inputs, as layers have them.
@@ -71,31 +71,31 @@ def visit_kernel(problem: Problem, options: Options, g: int) -> VisitKernel | No
     return _matrix_edges if each else None
 
 
-def _form(problem: Problem, group: Group, points: dict[str, Array]) -> Form | None:
-    assert isinstance(group.measurement, FactorKind)
-    return group.measurement.form(*group.arguments_at({**points, **problem.fixed}))
+def _form(local: LocalGroup, points: dict[str, Array]) -> Form | None:
+    assert isinstance(local.group.measurement, FactorKind)
+    return local.group.measurement.form(*local.arguments_at(points))
 
 
 class _Matrix(NamedTuple):
     """A group of the matrix form at a visit: which slots are what, and where it is linearised."""
 
     form: MatrixForm
-    inbox: Inbox
     points: list[Array]  # of rows, weights, biases
     slots: list[int | None]  # of rows, weights, biases; None where they are known
     y: int
 
 
-def _read_matrix(problem: Problem, state: State, options: Options, g: int) -> _Matrix:
-    group, inbox = problem.groups[g], read_inbox(problem, state, g)
-    means = means_of(problem, {s.variable: inbox.belief[s.variable] for s in group.slots[:-1]})
-    points, _ = linearisation_points(problem, options.relinearise, state, g, means, inbox.belief)
+def _read_matrix(local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions) -> _Matrix:
+    group = local.group
+    belief = beliefs_with(group, inbox.outside(), own.outbox(group))
+    means = means_of(local, {s.variable: belief[s.variable] for s in group.slots[:-1]})
+    points, _ = linearisation_points(local, options.relinearise, own, means, belief)
     last = group.slots[-1].variable  # linear in it: any point will do
-    at = {**points, last: problem.start[last]}
-    form = _form(problem, group, at)
+    at = {**points, last: local.start[last]}
+    form = _form(local, at)
     assert isinstance(form, MatrixForm)
     slots = [i if role is Role.SLOT else None for role, i in group.arguments[:3]]
-    return _Matrix(form, inbox, group.arguments_at({**at, **problem.fixed})[:3], slots, len(group.slots) - 1)
+    return _Matrix(form, local.arguments_at(at)[:3], slots, len(group.slots) - 1)
 
 
 def _pair(name: str, gaussian: Gaussian | None) -> dict[str, Argument]:
@@ -104,21 +104,26 @@ def _pair(name: str, gaussian: Gaussian | None) -> dict[str, Argument]:
     return {f"{name}.eta": Argument(gaussian.eta), f"{name}.lam": Argument(gaussian.lam)}
 
 
-def _sent(name: str, state: State, problem: Problem, g: int, s: int) -> dict[str, Argument]:
-    """The messages of a slot on the units, as two arguments."""
-    messages = state.messages[g][s]
-    found = messages.on_units(problem.groups[g].slots[s].edges)
-    # Where a state has them on the edges alone, no kernel writes them on the units.
-    places = [None if messages.summed is None else Place(g, s, part) for part in (Part.ETA, Part.LAM)]
+def _sent(name: str, found: Gaussian, sender: EdgeSet | None) -> dict[str, Argument]:
+    """Messages on the units as two arguments, with their places in the state where they have one."""
+    places = [None if sender is None else Place(*sender, part) for part in (Part.ETA, Part.LAM)]
     return {f"{name}.eta": Argument(found.eta, places[0]), f"{name}.lam": Argument(found.lam, places[1])}
 
 
-def _inbox(name: str, problem: Problem, state: State, g: int, variable: str) -> dict[str, Argument]:
+def _own(name: str, local: LocalGroup, own: Own, s: int) -> dict[str, Argument]:
+    """The messages of a slot on the units, as two arguments."""
+    # Where a state has them on the edges alone, no kernel writes them on the units.
+    kept = own.messages[s].summed is not None
+    found = own.messages[s].on_units(local.group.slots[s].edges)
+    return _sent(name, found, EdgeSet(local.number, s) if kept else None)
+
+
+def _inbox(name: str, inbox: Inbox, variable: str) -> dict[str, Argument]:
     """The inbox of a variable as pairs of arguments, not yet multiplied; a prior that is one for all units once."""
-    out = _pair(f"{name}.inbox.0", problem.uniform.get(variable, problem.prior[variable]))
-    others = [(other, s) for other, s in problem.touching(variable) if other != g]
-    for i, (other, s) in enumerate(others, 1):
-        out |= _sent(f"{name}.inbox.{i}", state, problem, other, s)
+    prior, *others = inbox.parts[variable]
+    out = _pair(f"{name}.inbox.0", inbox.uniform.get(variable, prior))
+    for i, (part, sender) in enumerate(zip(others, inbox.senders_of(variable)), 1):
+        out |= _sent(f"{name}.inbox.{i}", part, sender)
     return out
 
 
@@ -141,11 +146,11 @@ def _factor_numbers(group: Group) -> dict[str, Argument]:
     return _arrays(noise=group.noise.reshape(-1), measured=group.y.reshape(-1), weight=_weight(group))
 
 
-def _start(problem: Problem, state: State, g: int, variable: str) -> dict[str, Argument]:
+def _start(local: LocalGroup, own: Own, variable: str) -> dict[str, Argument]:
     """The start of a variable and whether it counts now, if it has one."""
-    if variable not in problem.started:
+    if variable not in local.started:
         return {}
-    return _arrays(start=problem.start[variable]) | _numbers(first=state.visits[g] == 0)
+    return _arrays(start=local.start[variable]) | _numbers(first=own.visits == 0)
 
 
 def _gaussian(name: str, found: Mapping[str, Array]) -> Gaussian:
@@ -158,9 +163,9 @@ def _weight(group: Group) -> Array:
     return jnp.ones(1, jnp.float32) if group.weight is None else group.weight.reshape(-1)[:: group.weight_repeat]
 
 
-def _damping(state: State, options: Options, g: int, s: int) -> Array:
+def _damping(own: Own, options: GroupOptions, s: int) -> Array:
     """The damping of messages on edges: the first is taken whole."""
-    return jnp.where(state.visits[g] == 0, 0, options.damping[g][s])
+    return jnp.where(own.visits == 0, 0, options.damping[s])
 
 
 # `Diagnostics` of parallel.h: largest squared move and ratio, poison, energies of the factors and of the prior.
@@ -173,28 +178,28 @@ def _change(reported: Array) -> Array:
 
 
 def matrix_pooled(
-    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """Pooled parameters, and inputs if they are variables. See `matrix_pooled.cc`, `matrix_pooled_inputs.cc`."""
-    group, messages, slots = problem.groups[g], state.messages[g], problem.groups[g].slots
-    form = _form(problem, group, problem.start)
+    group, messages, slots = local.group, before.messages, local.group.slots
+    form = _form(local, local.start)
     assert isinstance(form, MatrixForm)
     uncertain = len(slots) == 4  # the rows are variables
     names = ["x", "w", "d", "y"] if uncertain else ["w", "d", "y"]
     held = {1: "reaction_w", 0: "reaction_x"} if uncertain else {0: "reaction"}  # by which slot
     y = len(slots) - 1
-    keep = [*(options.kept(g, s) for s in range(y)), _damping(state, options, g, y)]
-    inboxes = [_inbox(n, problem, state, g, slot.variable) for n, slot in zip(names, slots)]
-    start = _start(problem, state, g, slots[0].variable) if uncertain else {}
+    keep = [*(options.kept(s) for s in range(y)), _damping(before, options, y)]
+    inboxes = [_inbox(n, inbox, slot.variable) for n, slot in zip(names, slots)]
+    start = _start(local, before, slots[0].variable) if uncertain else {}
     arguments = {} if uncertain else _arrays(rows=form.rows)
     arguments |= _factor_numbers(group) | start | _numbers(**{f"keep_{n}": k for n, k in zip(names, keep)})
     own: dict[str, Argument] = {}
     for s, name in enumerate(names):
-        own |= _sent(name, state, problem, g, s)
+        own |= _own(name, local, before, s)
     for s, name in held.items():
         reaction = messages[s].reaction
         assert reaction is not None
-        own[name] = Argument(reaction, Place(g, s, Part.REACTION))
+        own[name] = Argument(reaction, Place(local.number, s, Part.REACTION))
     for part in (own, *inboxes):
         arguments |= part
     of = {"diagnostics_y": y, "diagnostics_x": 0} if uncertain else {"diagnostics": y}
@@ -231,21 +236,22 @@ def _diagnostics(reported: dict[str, Array]) -> KernelDiagnostics:
 
 
 def _matrix_edges(
-    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """A message an edge for parameters, or inputs, or both: those that are variables. See `matrix_edges.cc`."""
-    group, messages, m = problem.groups[g], state.messages[g], _read_matrix(problem, state, options, g)
+    group, messages, m = local.group, before.messages, _read_matrix(local, inbox, before, options)
+    sent = before.outbox(group)
     (_, weight, bias), y, (n, p) = m.points, m.y, m.form.rows.shape
     shapes = {"x": (n, p), "w": (p, bias.shape[0]), "d": bias.shape}
     slots = {name: s for name, s in zip(shapes, m.slots) if s is not None}
-    damp = {name: _damping(state, options, g, s) for name, s in (*slots.items(), ("y", y))}
+    damp = {name: _damping(before, options, s) for name, s in (*slots.items(), ("y", y))}
     arguments = _arrays(rows=m.form.rows, w=weight.reshape(shapes["w"]), d=bias)
-    arguments |= _factor_numbers(group) | _numbers(keep_y=damp["y"]) | _sent("y", state, problem, g, y)
+    arguments |= _factor_numbers(group) | _numbers(keep_y=damp["y"]) | _own("y", local, before, y)
     replaced, reported = ["y.eta", "y.lam"], {}
     for names in (("w", "d"), ("x",)):  # parameters are known together, or both are not
         there = [name for name in names if name in slots]
         for name in there:
-            outside = product(outside_parts(problem, state, g, group.slots[slots[name]].variable))
+            outside = product(inbox.parts[group.slots[slots[name]].variable])
             arguments |= _pair(
                 f"{name}.outside", Gaussian(*(a.reshape(shapes[name]) for a in (outside.eta, outside.lam)))
             )
@@ -254,43 +260,44 @@ def _matrix_edges(
             arguments |= _pair(name, messages[slots[name]].each)
             replaced += [f"{name}.eta", f"{name}.lam"]
             reported |= {f"{name}.sum.eta": shapes[name], f"{name}.sum.lam": shapes[name]}
-    inbox = _inbox("y", problem, state, g, group.slots[y].variable)
+    from_others = _inbox("y", inbox, group.slots[y].variable)
     attributes: dict[str, Attribute] = {
         **_matrix_sizes(m.form, bias.shape[0]), "learnt": np.bool_("w" in slots), "uncertain": np.bool_("x" in slots),
-        "diagnose": np.bool_(diagnose), "inbox": size(len(inbox) // 2),
+        "diagnose": np.bool_(diagnose), "inbox": size(len(from_others) // 2),
     }  # fmt: skip
     reported |= {"diagnostics": _REPORT} if diagnose else {}
-    found = (call or call_now)(KernelCall("gbplearn_matrix_edges", attributes, arguments | inbox, replaced, reported))
+    arguments |= from_others
+    found = (call or call_now)(KernelCall("gbplearn_matrix_edges", attributes, arguments, replaced, reported))
     new = _gaussian("y", found)
-    out, proposed = {y: Messages(None, new)}, {y: undamped(m.inbox.own[y], new, damp["y"])}
+    out, proposed = {y: Messages(None, new)}, {y: undamped(sent[y], new, damp["y"])}
     for (name, s), point in zip(slots.items(), [x for x, s in zip(m.points, m.slots) if s is not None]):
         on_units = _gaussian(f"{name}.sum", found)
         on_units = Gaussian(*(a.reshape(point.shape) for a in (on_units.eta, on_units.lam)))
         out[s] = Messages(_gaussian(name, found), on_units)
-        proposed[s] = undamped(m.inbox.own[s], on_units, damp[name])
+        proposed[s] = undamped(sent[s], on_units, damp[name])
     diagnostics = _diagnostics({group.slots[y].variable: found["diagnostics"]}) if diagnose else None
     return KernelVisit([out[s] for s in range(y + 1)], [proposed[s] for s in range(y + 1)], diagnostics)
 
 
 def tile_max(
-    problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
 ) -> KernelVisit:
     """See `tile_max.cc`."""
-    group = problem.groups[g]
-    form = _form(problem, group, problem.start)
+    group = local.group
+    form = _form(local, local.start)
     assert isinstance(form, TileMaxForm)
-    own_before = [m.on_units(slot.edges) for m, slot in zip(state.messages[g], group.slots)]
+    own_before = before.outbox(group)
     x, y = (slot.variable for slot in group.slots)
-    damp = [_damping(state, options, g, s) for s in range(2)]
-    from_x, from_y = (_inbox(name, problem, state, g, v) for name, v in (("x", x), ("y", y)))
-    start = _start(problem, state, g, x)
-    own = _sent("x", state, problem, g, 0) | _sent("y", state, problem, g, 1)
+    damp = [_damping(before, options, s) for s in range(2)]
+    from_x, from_y = (_inbox(name, inbox, v) for name, v in (("x", x), ("y", y)))
+    start = _start(local, before, x)
+    own = _own("x", local, before, 0) | _own("y", local, before, 1)
     attributes: dict[str, Attribute] = {
         "image": sizes(own_before[0].shape), "tile": sizes(form.size), "started": np.bool_(bool(start)),
         "diagnose": np.bool_(diagnose), "inbox": _count(from_x, from_y),
     }  # fmt: skip
     arguments = _factor_numbers(group) | start | _numbers(keep_x=damp[0], keep_y=damp[1]) | own | from_x | from_y
-    reported = dict.fromkeys(("diagnostics_x", "diagnostics_y"), _REPORT) if diagnose else {}
+    reported: dict[str, tuple[int, ...]] = {"diagnostics_x": _REPORT, "diagnostics_y": _REPORT} if diagnose else {}
     found = (call or call_now)(KernelCall("gbplearn_tile_max", attributes, arguments, list(own), reported))
     new = [_gaussian("x", found), _gaussian("y", found)]
     diagnostics = None
@@ -356,36 +363,38 @@ def _are_slices(group: Group) -> bool:
     )
 
 
-def _slices(problem: Problem, state: State, options: Options, g: int, diagnose: bool, call: Call | None) -> KernelVisit:
+def _slices(
+    local: LocalGroup, inbox: Inbox, before: Own, options: GroupOptions, diagnose: bool, call: Call | None
+) -> KernelVisit:
     """See `slices.cc`."""
-    group, messages, linear = problem.groups[g], state.messages[g], problem.frozen[g]
+    group, linear = local.group, local.frozen
     found = [x for s in group.slots if (x := _slices_of(s)) is not None]
     (shape, first), name, known = found[0], group.slots[0].variable, group.slots[0].proper
-    own_before = [m.on_units(s.edges) for m, s in zip(messages, group.slots)]
-    damp = [_damping(state, options, g, s) for s in range(len(own_before))]
+    own_before = before.outbox(group)
+    damp = [_damping(before, options, s) for s in range(len(own_before))]
     if linear is None:  # all that is known, less the unit
-        value, jacobians = group.value({name: jnp.zeros_like(problem.start[name]), **problem.fixed}), [jnp.ones(1)]
+        value, jacobians = group.value({name: jnp.zeros_like(local.start[name]), **local.fixed}), [jnp.ones(1)]
     else:
         value, jacobians = linear.value, [j.each().reshape(-1) for j in group.operators(linear)]
     # A user's own may be integers.
     r, *jacobians = (a.astype(jnp.float32) for a in ((group.y - value).reshape(-1), *jacobians))
-    arguments = _factor_numbers(group) | _arrays(measured=r) | ({} if known else _arrays(start=problem.start[name]))
-    arguments |= _start(problem, state, g, name)
+    arguments = _factor_numbers(group) | _arrays(measured=r) | ({} if known else _arrays(start=local.start[name]))
+    arguments |= _start(local, before, name)
     replaced = []
     for s, (jacobian, keep) in enumerate(zip(jacobians, damp, strict=True)):
-        own = _sent(f"slice.{s}", state, problem, g, s)
+        own = _own(f"slice.{s}", local, before, s)
         arguments |= _arrays(**{f"slice.{s}.jacobian": jacobian}) | _numbers(**{f"slice.{s}.keep": keep}) | own
         replaced += own
-    inbox = _inbox("x", problem, state, g, name)
+    from_others = _inbox("x", inbox, name)
     attributes: dict[str, Attribute] = {
         "shape": sizes(shape), "sizes": sizes([n for _, n in first]),
         "begins": sizes([begin for _, x in found for begin, _ in x]), "unknown": np.bool_(not known),
-        "started": np.bool_(name in problem.started), "robust": size(_which_robust(group) or 0),
+        "started": np.bool_(name in local.started), "robust": size(_which_robust(group) or 0),
         "threshold": number(0.0 if group.robust is None else group.robust.threshold), "diagnose": np.bool_(diagnose),
-        "inbox": size(len(inbox) // 2),
+        "inbox": size(len(from_others) // 2),
     }  # fmt: skip
     reported = {"diagnostics": _REPORT, "switched": (1,)} if diagnose else {}
-    results = (call or call_now)(KernelCall("gbplearn_slices", attributes, arguments | inbox, replaced, reported))
+    results = (call or call_now)(KernelCall("gbplearn_slices", attributes, arguments | from_others, replaced, reported))
     new = [_gaussian(f"slice.{s}", results) for s in range(len(own_before))]
     proposed = [undamped(old, now, d) for old, now, d in zip(own_before, new, damp)]
     diagnostics = None

@@ -1,0 +1,135 @@
+"""Diagnostics of one visit: how far the group would still move the beliefs, and the energy at the means.
+
+All of them are local: they come from the inbox, from what belonged to the group before and after the visit, and from
+its undamped messages. `diagnostics.py` puts them beside those of the other groups.
+
+- The *changes* are how far the undamped messages would move the belief of each variable: the largest of
+  `|new mean - mean| / std` and `|log precision ratio|` over all units. They are taken without damping, since strong
+  damping makes every step small, far from a fixed point as well as near it.
+- *Settling* is the same for the parameters alone, as a root mean square: single units at a kink may never rest.
+- *Energies* are those of the factors, and of the priors, at the means before the visit.
+- *Switched* is the share of robust factors with a scale below 1.
+
+Where a kernel made the visit, it has computed some of them on its way (`kernels.registry.KernelDiagnostics`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ..core import linalg
+from ..core.gaussian import Gaussian
+from ..graph.local import LocalGroup
+from ..graph.problem import prior_energy
+from ..kernels.registry import KernelDiagnostics
+from .inbox import Inbox, beliefs_with, means_of
+from .options import GroupOptions
+from .state import Own
+
+
+class VisitDiagnostics(NamedTuple):
+    """What a visit reports of itself."""
+
+    changes: list[Array]  # of each variable, and of the noise if it is learnt
+    settling: Array | None  # of the parameters among its variables, in root mean square; None if there are none
+    energy: Array  # of the factors
+    switched: Array | float  # the share of robust factors with a scale below 1
+    priors: dict[str, Array]  # energies of the priors that it reports (`LocalGroup.reports`)
+    fresh: Array | None  # whether it was linearised at this visit; None: at every visit
+
+    def residual(self, last: Array) -> Array:
+        """How far its undamped messages would move the beliefs, of the worst unit; `last`: of its last visit."""
+        worst = jnp.max(jnp.stack(self.changes))
+        worst = jnp.where(jnp.isnan(worst), jnp.inf, worst)  # NaN cannot hide
+        if self.fresh is None:
+            return worst
+        # Between two linearisations messages come to rest that the next one will move again.
+        return jnp.where(self.fresh, worst, jnp.maximum(worst, last))
+
+
+def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
+    """How far a belief moves: the larger of `|new mean - mean| / std` and `|log precision ratio|` over all units.
+
+    **Arguments:** the old belief and its mean, the new belief and its mean.
+    """
+    step = after - before
+    # A step within the rounding of the mean itself is none: else precise variables would never come to rest.
+    rounding = 16 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
+    step = jnp.where(jnp.abs(step) <= rounding, 0, step)
+    squared, a, b = _squared_step(old, step), old.lam, new.lam
+    if old.block:
+        a, b = (jnp.diagonal(x, axis1=-2, axis2=-1) for x in (a, b))
+    tiny = jnp.finfo(step.dtype).tiny
+    ratio = jnp.max((jnp.maximum(a, b) + tiny) / (jnp.minimum(a, b) + tiny))
+    return jnp.maximum(jnp.sqrt(jnp.max(squared)), jnp.log(ratio))
+
+
+def _squared_step(belief: Gaussian, step: Array) -> Array:
+    """In standard deviations, of each unit; of a block along its directions together."""
+    return linalg.quadratic(belief.lam, step) if belief.block else step * step * belief.lam
+
+
+def _precisions(belief: Gaussian) -> Array:
+    lam = jnp.diagonal(belief.lam, axis1=-2, axis2=-1) if belief.block else belief.lam
+    return lam + jnp.finfo(lam.dtype).tiny
+
+
+def _mean_of_all(arrays: list[Array]) -> Array:
+    return jnp.sum(jnp.stack([jnp.sum(a) for a in arrays])) / sum(a.size for a in arrays)
+
+
+def diagnose_visit(
+    local: LocalGroup,
+    inbox: Inbox,
+    before: Own,
+    after: Own,
+    proposed: list[Gaussian],
+    options: GroupOptions,
+    reported: KernelDiagnostics | None,
+) -> VisitDiagnostics:
+    """The diagnostics of a visit.
+
+    **Arguments:**
+
+    - `before`, `after`: what belongs to the group, before and after the visit.
+    - `proposed`: of each slot the product of the undamped messages into each unit.
+    - `reported`: by the kernel, if one made the visit.
+    """
+    group, outside = local.group, inbox.outside()
+    known = {} if reported is None else reported.changes
+    old, full = (beliefs_with(group, outside, own) for own in (before.outbox(group), proposed))
+    means, new = means_of(local, old), means_of(local, full)
+    changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
+    learnt, settling = [n for n in group.variables if n in local.parameters], None
+    if learnt:
+        steps = [_squared_step(old[n], new[n] - means[n]) for n in learnt]
+        # Means may be at rest long before the messages of a whole batch have arrived: then precisions still grow.
+        grown = [jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt]
+        rms = jnp.sqrt(jnp.maximum(_mean_of_all(steps), _mean_of_all(grown)))
+        settling = jnp.where(jnp.isnan(rms), jnp.inf, rms)
+    if after.noise is not None and before.noise is not None and group.noise_prior is not None:
+        changes.append(jnp.abs(jnp.log(after.noise / before.noise)) / (1 - options.strongest()))
+        group = group.with_noise(after.noise)
+    if reported is None:
+        energy, _, switched = group.measure(group.every_factor(group.y - local.linearise(means).value))
+    else:
+        energy, switched = reported.energy, reported.switched
+    priors = {} if reported is None else {n: e for n, e in reported.priors.items() if n in local.reports}
+    for name in group.variables:
+        if name in local.reports and name not in priors:
+            priors[name] = prior_energy(inbox.prior(name), means[name])
+    every, fresh = options.relinearise, None
+    if local.frozen is None and before.points is not None and isinstance(every, int):
+        fresh = before.visits % every == 0
+    return VisitDiagnostics(changes, settling, energy, switched, priors, fresh)
+
+
+def moved(local: LocalGroup, inbox: Inbox, before: Own, outbox: list[Gaussian]) -> dict[str, Array]:
+    """How far a visit has moved the belief of each variable, by the messages that it sent."""
+    outside = inbox.outside()
+    old, now = (beliefs_with(local.group, outside, own) for own in (before.outbox(local.group), outbox))
+    old_means, means = means_of(local, old), means_of(local, now)
+    return {n: change(old[n], old_means[n], now[n], means[n]) for n in local.group.variables}
