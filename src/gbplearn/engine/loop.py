@@ -24,6 +24,7 @@ from jax import Array, lax
 
 from ..core.compiling import lean_options, release_memory
 from ..graph.problem import Problem
+from ..kernels.registry import pinned
 from .diagnostics import Diagnostics, priorities, put
 from .exchange import read_inbox, visit_group
 from .options import Options
@@ -130,7 +131,20 @@ def _run(
     **Returns:** the state, the newest diagnostics, the diagnostics of each iteration, and the number of iterations. An
     iteration that was not diagnosed has the diagnostics of the next one that was.
     """
-    problem = problem.with_known()
+    with pinned(problem.kernels):
+        return _run_pinned(problem.with_known(), state, options, latest, limit, enough, every)
+
+
+def _run_pinned(
+    problem: Problem,
+    state: State,
+    options: Options,
+    latest: Diagnostics,
+    limit: Array,
+    enough: Enough,
+    every: Array | None,
+) -> tuple[State, Diagnostics, Diagnostics, Array]:
+    """`_run`, with the kernels that the problem is compiled with."""
     # A schedule that draws at random may leave a group out: it must be visited before it counts as at rest.
     picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
     idle = jnp.asarray([not g.slots for g in problem.groups])

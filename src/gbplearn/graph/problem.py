@@ -37,6 +37,7 @@ class Problem(eqx.Module):
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
     parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
     native: bool = eqx.field(static=True, default=False)  # known to have most of its messages sent by kernels
+    kernels: Any = eqx.field(static=True, default=None)  # that visits are compiled with (hashable); None: of the moment
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
         """The edge sets `(group, slot)` of a variable."""
