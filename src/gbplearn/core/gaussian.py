@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,7 +14,13 @@ from jax import Array
 from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 
-from . import linalg
+from . import host_linalg, linalg
+
+# Arrays of JAX; of variables that grow, beliefs that were found are NumPy's: JAX would compile for each new length.
+if TYPE_CHECKING:
+    Values = Array
+else:
+    Values = Array | np.ndarray
 
 Key = PRNGKeyArray | Array  # new or old style
 Numbers = ArrayLike | Sequence[Any]  # what a user may give for an array of numbers
@@ -35,8 +41,8 @@ class Gaussian(eqx.Module):
     `b` out again. A precision of zero means that nothing is known.
     """
 
-    eta: Array
-    lam: Array
+    eta: Values
+    lam: Values
 
     def __check_init__(self):
         block = self.lam.ndim == self.eta.ndim + 1 and self.lam.shape == (*self.eta.shape, *self.eta.shape[-1:])
@@ -113,40 +119,40 @@ class Gaussian(eqx.Module):
         return self.eta.dtype
 
     @property
-    def proper(self) -> Bool[Array, "..."]:
+    def proper(self) -> Bool[Values, "..."]:
         """Which Gaussians can be normalised (blocks: one truth value a block)."""
         if not self.block:
             return self.lam > 0
-        return linalg.scaled_cholesky(self.lam)[2]
+        return self._computed(_block_proper, self.lam)
 
     @property
-    def mean(self) -> Float[Array, "..."]:
+    def mean(self) -> Float[Values, "..."]:
         """`lam^-1 eta`; zero along directions of which nothing is known."""
-        if not self.block:
-            return _compute(_mean, self.eta, self.lam)
-        return jnp.einsum("...ij,...j->...i", linalg.pseudo_inverse(self.lam)[0], self.eta)
+        return self._computed(_block_mean if self.block else _mean, self.eta, self.lam)
 
     @property
-    def variance(self) -> Float[Array, "..."]:
+    def variance(self) -> Float[Values, "..."]:
         """Marginal variances; infinite where nothing is known."""
-        if not self.block:
-            return _compute(_variance, self.lam)
-        inverse, null = linalg.pseudo_inverse(self.lam)
-        unknown = jnp.any(jnp.abs(null) > 0, -1)
-        return jnp.where(unknown, jnp.inf, jnp.diagonal(inverse, axis1=-2, axis2=-1))
+        return self._computed(_block_variance if self.block else _variance, self.lam)
 
     @property
-    def std(self) -> Float[Array, "..."]:
+    def std(self) -> Float[Values, "..."]:
         """Marginal standard deviations."""
-        return jnp.sqrt(self.variance)
+        return self._computed(lambda xp, variance: xp.sqrt(variance), self.variance)
 
     @property
-    def covariance(self) -> Float[Array, "... d d"]:
+    def covariance(self) -> Float[Values, "... d d"]:
         """`lam^-1` in block form; infinite on the diagonal where nothing is known."""
         if not self.block:
             raise ValueError("Gaussian.covariance belongs to the block form; scalar Gaussians have .variance")
-        inverse, _ = linalg.pseudo_inverse(self.lam)
-        return jnp.where(jnp.eye(self.shape[-1], dtype=bool), self.variance[..., None], inverse)
+        return self._computed(_block_covariance, self.lam)
+
+    def _computed(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """`_compute`, by NumPy from beginning to end where the Gaussian itself is NumPy's."""
+        if not isinstance(self.eta, np.ndarray):
+            return _compute(function, *arrays)
+        with np.errstate(all="ignore"):
+            return function(np, *arrays)
 
     def __mul__(self, other: Gaussian) -> Gaussian:
         """Product of densities."""
@@ -268,6 +274,29 @@ def _mean(xp: Any, eta: Any, lam: Any) -> Any:
 
 def _variance(xp: Any, lam: Any) -> Any:
     return xp.where(lam > 0, 1 / xp.where(lam > 0, lam, 1), xp.inf).astype(lam.dtype)
+
+
+def _block_proper(xp: Any, lam: Any) -> Any:
+    return host_linalg.definite(lam) if xp is np else linalg.scaled_cholesky(lam)[2]
+
+
+def _inverse(xp: Any, lam: Any) -> tuple[Any, Any]:
+    return (host_linalg if xp is np else linalg).pseudo_inverse(lam)
+
+
+def _block_mean(xp: Any, eta: Any, lam: Any) -> Any:
+    return (_inverse(xp, lam)[0] @ eta[..., None])[..., 0].astype(eta.dtype)
+
+
+def _block_variance(xp: Any, lam: Any) -> Any:
+    inverse, null = _inverse(xp, lam)
+    unknown = xp.any(xp.abs(null) > 0, -1)
+    return xp.where(unknown, xp.inf, xp.diagonal(inverse, axis1=-2, axis2=-1)).astype(lam.dtype)
+
+
+def _block_covariance(xp: Any, lam: Any) -> Any:
+    diagonal = _block_variance(xp, lam)[..., None]
+    return xp.where(xp.eye(lam.shape[-1], dtype=bool), diagonal, _inverse(xp, lam)[0]).astype(lam.dtype)
 
 
 def _kl(xp: Any, eta: Any, lam: Any, eta_o: Any, lam_o: Any) -> Any:

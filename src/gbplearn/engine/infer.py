@@ -17,7 +17,7 @@ from ..core.tracing import refuse_jit
 from ..graph.data import Data
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import Role
-from ..graph.problem import Problem, data_of
+from ..graph.problem import Problem
 from .damping import Damping
 from .diagnostics import no_diagnostics
 from .guard.guard import Guard, GuardedRun, Outcome, as_guard
@@ -186,8 +186,12 @@ def infer(
             raise ValueError("infer: data= belongs to a program (gbp.compile); a graph has its own numbers")
         if not graph.factors:
             raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
-        problem = graph.problem(evidence, messages)
-        program, data, origin = program_of(graph, problem), data_of(problem), lambda: graph
+        program, data = graph.with_structure(program_of, evidence, messages)
+        known = graph
+
+        def origin() -> FactorGraph:
+            return known
+
     options = make_options(program, program.structure.problem, damping, dropout, schedule, relinearise)
     begun = begin(program, data, options, jax.random.PRNGKey(seed), relinearise != 1)
     problem, state = begun.problem, begun.state

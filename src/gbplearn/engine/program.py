@@ -84,7 +84,7 @@ def compile(graph: FactorGraph, *, evidence: Mapping[str, Any] | None = None, me
     - `messages`: "per-edge", "pooled" or "auto", as `gbp.infer`.
     """
     refuse_jit("gbp.compile")
-    return program_of(graph, graph.problem(evidence, messages))
+    return graph.with_structure(program_of, evidence, messages)[0]
 
 
 def program_of(graph: FactorGraph, problem: Problem, derive: Callable[[Data], Data] | None = None) -> Program:
