@@ -129,7 +129,9 @@ def padded_edges(ids: np.ndarray, used: np.ndarray, unit_shape: tuple[int, ...],
             heads = rank % WIDTH == 0
             items, owners, count = chunk[heads].astype(np.int32), owners[heads], room
     index = np.ascontiguousarray(ids, np.int32)
-    return PaddedEdges(index, tuple(tables), tuple(places), used[:, None].copy(), unit_shape)
+    return PaddedEdges(
+        index=index, tables=tuple(tables), places=tuple(places), used=used[:, None].copy(), unit_shape=unit_shape
+    )
 
 
 def _take(x: Array, index: Any) -> Array:

@@ -346,7 +346,7 @@ def _new_rows(factor: Factor) -> list[np.ndarray]:
     """The rows of a factor's arguments (units, or constants), `y`, its noise unless it is learnt, and its weights."""
     count, out = factor.factors, []
     for a in factor.args:
-        row = a.unit_ids().reshape(a.shape[0], -1) if isinstance(a, View) else a
+        row = a.unit_ids() if isinstance(a, View) else a
         out.append(np.broadcast_to(row, (count, *row.shape[1:])))
     out.append(np.broadcast_to(factor.y, (count, factor.outputs)))
     if factor.learn is None:
