@@ -77,25 +77,18 @@ class Gaussian(eqx.Module):
             if not _traced(s) and not (np.asarray(s) > 0).all():
                 raise ValueError("Gaussian.from_moments: every std must be > 0")
             return cls(*_compute(_from_moments, m, s))
-        c = jnp.asarray(_floats(covariance, "covariance").astype(m.dtype))
+        c = _floats(covariance, "covariance").astype(m.dtype)
         if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
             raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
         symmetric = _traced(c) or np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-4, atol=0)
-        if not symmetric or not (_traced(c) or bool(jnp.all(linalg.scaled_cholesky(c)[2]))):
+        if not symmetric or not (_traced(c) or host_linalg.definite(c).all()):
             raise ValueError("Gaussian.from_moments: every covariance must be symmetric and positive definite")
-        shape = jnp.broadcast_shapes(m.shape, c.shape[:-1])
-        lam = linalg.spd_inverse(jnp.broadcast_to(c, (*shape, shape[-1])))
-        m = jnp.broadcast_to(m, shape)
-        return cls(linalg.information(lam, m), lam)
+        return cls(*_compute(_from_covariance, m, c))
 
     @classmethod
     def point(cls, value: Numbers, *, block: bool = False) -> Gaussian:
         """Observed values: so precise that no other message can move them; their mean is `value` exactly."""
-        v = jnp.asarray(_floats(value, "value"))
-        if not block:
-            return cls(*_compute(lambda xp, v: (v * xp.asarray(POINT, v.dtype), xp.full_like(v, POINT)), v))
-        d = v.shape[-1]
-        return cls(v * POINT, jnp.broadcast_to(jnp.eye(d, dtype=v.dtype) * POINT, (*v.shape, d)))
+        return cls(*_compute(_block_point if block else _point, _floats(value, "value")))
 
     @classmethod
     def flat(cls, shape: tuple[int, ...], *, block: bool = False, dtype: jnp.dtype | None = None) -> Gaussian:
@@ -193,7 +186,7 @@ class Gaussian(eqx.Module):
         """The same density with the last axis as one vector variable: a diagonal precision matrix."""
         if self.block:
             return self
-        return Gaussian(self.eta, self.lam[..., None] * jnp.eye(self.shape[-1], dtype=self.dtype))
+        return Gaussian(self.eta, self._computed(_on_diagonals, self.lam))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Gaussian:
         """The same densities, repeated to a larger shape."""
@@ -259,13 +252,34 @@ def _compute(function: Callable[..., Any], *arrays: Any) -> Any:
     if any(_traced(a) for a in arrays):
         return function(jnp, *arrays)
     with np.errstate(all="ignore"):
-        return jax.tree.map(jnp.asarray, function(np, *(np.asarray(a) for a in arrays)))
+        # (`jnp.asarray` compiles a copy for each new shape.)
+        return jax.tree.map(jax.device_put, function(np, *(np.asarray(a) for a in arrays)))
 
 
 def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:
     mean, std = xp.broadcast_arrays(mean, std.astype(mean.dtype))
     lam = 1 / (std * std)
     return lam * mean, lam
+
+
+def _on_diagonals(xp: Any, lam: Any) -> Any:
+    return lam[..., None] * xp.eye(lam.shape[-1], dtype=lam.dtype)
+
+
+def _point(xp: Any, value: Any) -> tuple[Any, Any]:
+    return value * xp.asarray(POINT, value.dtype), xp.full_like(value, POINT)
+
+
+def _block_point(xp: Any, value: Any) -> tuple[Any, Any]:
+    lam = xp.eye(value.shape[-1], dtype=value.dtype) * xp.asarray(POINT, value.dtype)
+    return value * xp.asarray(POINT, value.dtype), xp.broadcast_to(lam, (*value.shape, value.shape[-1]))
+
+
+def _from_covariance(xp: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
+    lam = linalg.spd_inverse(covariance) if xp is jnp else host_linalg.pseudo_inverse(covariance)[0].astype(mean.dtype)
+    shape = np.broadcast_shapes(mean.shape, lam.shape[:-1])
+    lam, mean = xp.broadcast_to(lam, (*shape, shape[-1])), xp.broadcast_to(mean, shape)
+    return (lam @ mean[..., None])[..., 0], lam
 
 
 def _mean(xp: Any, eta: Any, lam: Any) -> Any:

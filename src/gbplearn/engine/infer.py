@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -71,10 +70,12 @@ def beliefs(
     return dict(FoundBeliefs(program_of(graph, problem), problem, state))
 
 
-@lru_cache(maxsize=1024)
-def initial_key(seed: int) -> jax.Array:
-    """JAX's key of a seed: making one takes as long as an iteration of a small graph."""
-    return jax.random.PRNGKey(seed)
+def initial_key(seed: int) -> np.ndarray:
+    """JAX's key of a seed. To make one takes as long as an iteration of a small graph, and compiles."""
+    kind = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
+    if kind == "threefry2x32" and isinstance(seed, int) and 0 <= seed < 2**31:
+        return np.asarray([0, seed], np.uint32)
+    return np.asarray(jax.random.PRNGKey(seed))
 
 
 # Rounding of means that is never reported, in standard deviations.

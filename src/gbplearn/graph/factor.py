@@ -249,7 +249,7 @@ class Factor:
         return [
             jax.ShapeDtypeStruct(a.row_shape, floating)
             if isinstance(a, View)
-            else jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype)
+            else jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype))
             for a in self.args
         ]
 

@@ -201,7 +201,7 @@ class FactorGraph:
         variable = Variable(name, shape, block)
         one = prior if isinstance(prior, Gaussian) and prior.shape == () else None
         prior, point = self._prior_and_start(variable, prior, start)
-        point = jnp.asarray(point)
+        point = jax.device_put(point)
         self._entries[name] = _Entry(variable, prior, point, start is not None, kind, one)
         self._laid_out.clear()
         if capacity is not None:
@@ -213,8 +213,11 @@ class FactorGraph:
     ) -> tuple[Gaussian, np.ndarray]:
         """What is known of a variable, checked, and broadcast to its shape."""
         if prior is None:
-            prior = Gaussian.flat(variable.shape, block=variable.block, dtype=self.dtype)
-        prior = check_belief(variable, prior, "prior", self.dtype)
+            wide = variable.shape[-1:] if variable.block else ()
+            zeros = (np.zeros(s, self.dtype) for s in (variable.shape, (*variable.shape, *wide)))
+            prior = Gaussian(*map(jax.device_put, zeros))
+        else:
+            prior = check_belief(variable, prior, "prior", self.dtype)
         if start is None:
             point = prior.mean
         else:
@@ -546,7 +549,7 @@ class FactorGraph:
             group_with(g, factor_data(g, self._growing[g.name], self.dtype)) if g.name in self._growing else g
             for g in laid.groups
         )
-        start = {n: jnp.asarray(x) for n, x in known.start.items()}
+        start = {n: jax.device_put(x) for n, x in known.start.items()}
         out = Problem(
             groups, (None,) * len(groups), known.prior, start, known.fixed, known.held, known.uniform,
             laid.proper, known.started, known.parameters, used=known.used,
@@ -619,8 +622,8 @@ class FactorGraph:
                 prior = _with_points(prior, np.asarray(value, self.dtype), np.asarray(mask))
             used[name] = prior
             start[name] = growing[name].padded_start() if name in growing else self._entries[name].start
-        values = {name: jnp.asarray(np.asarray(known.values[name][0], self.dtype)) for name in fixed}
-        values |= {name: jnp.asarray(belief.mean) for name, belief in held.items()}
+        values = {name: jax.device_put(np.asarray(known.values[name][0], self.dtype)) for name in fixed}
+        values |= {name: jax.device_put(belief.mean) for name, belief in held.items()}
         counts = {n: np.asarray(g.used * math.prod(g.variable.shape[1:]), np.int32) for n, g in growing.items()}
         return _Knowns(
             used, start, values, held,
@@ -699,7 +702,7 @@ class FactorGraph:
             full[name] = jnp.asarray(numbers if growing is None else growing.pad(numbers), self.dtype)
         groups, priors = _energies(problem, full)
         out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
-        proper = [name for name, p in self.priors().items() if name in priors and bool(jnp.any(p.lam != 0))]
+        proper = [name for name, p in self.priors().items() if name in priors and np.asarray(p.lam).any()]
         return {**out, **{f"prior of {name}": float(priors[name]) for name in proper}}
 
 
@@ -725,7 +728,7 @@ def _with_points(prior: Gaussian, value: np.ndarray, mask: np.ndarray) -> Gaussi
         lam = np.where(wide[..., None], np.eye(value.shape[-1], dtype=value.dtype) * point, lam)
     else:
         lam = np.where(wide, point, lam)
-    return Gaussian(eta, lam) if isinstance(prior.eta, np.ndarray) else Gaussian(jnp.asarray(eta), jnp.asarray(lam))
+    return Gaussian(eta, lam) if isinstance(prior.eta, np.ndarray) else Gaussian(*map(jax.device_put, (eta, lam)))
 
 
 def _nothing(graph: FactorGraph, problem: Problem) -> None:

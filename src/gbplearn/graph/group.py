@@ -372,7 +372,7 @@ def make_group(
         if view is None:
             array = np.asarray(argument)
             floats = jnp.issubdtype(array.dtype, jnp.floating)
-            role, item = Role.CONSTANT, jnp.asarray(array.astype(dtype) if floats else array)
+            role, item = Role.CONSTANT, jax.device_put(array.astype(dtype) if floats else array)
         else:
             name = view.variable.name
             role = Role.FIXED if name in fixed else Role.HELD if name in held else Role.SLOT
@@ -387,17 +387,17 @@ def make_group(
         parts[role].append(item)
     learnt = None
     if factor.learn is not None:
-        start = jnp.asarray(factor.learn.start, dtype)
-        learnt = NoisePrior(start * start, jnp.asarray(factor.learn.weight, dtype))
+        start, weight = np.asarray(factor.learn.start, dtype), np.asarray(factor.learn.weight, dtype)
+        learnt = NoisePrior(*map(jax.device_put, (start * start, weight)))
     return Group(
         tuple(parts[Role.SLOT]),
         tuple(parts[Role.HELD]),
         tuple(parts[Role.FIXED]),
         tuple(parts[Role.CONSTANT]),
-        jnp.asarray(np.asarray(factor.y, dtype)),
-        jnp.asarray(noise),
+        jax.device_put(np.asarray(factor.y, dtype)),
+        jax.device_put(noise),
         learnt,
-        None if factor.weights is None else jnp.asarray(_each(factor.weights.astype(dtype), factor.grid)),
+        None if factor.weights is None else jax.device_put(_each(factor.weights.astype(dtype), factor.grid)),
         factor.robust,
         factor.measurement,
         name=factor.name,

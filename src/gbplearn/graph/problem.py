@@ -13,6 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..core.gaussian import POINT, Gaussian
@@ -58,6 +59,7 @@ class Problem(eqx.Module):
             {name: self.start[name] for name in group.variables},
             {name: self.fixed[name] for name in (*held, *(slot.variable for slot in group.fixed))},
             {name: self.held[name] for name in held if name in self.held},
+            {name: self.used[name] for name in group.variables if name in self.used},
             g,
             names & self.proper,
             names & self.started,
@@ -159,7 +161,8 @@ def group_with(group: Group, given: FactorData) -> Group:
     bare = jax.tree.unflatten(jax.tree.structure(_without_numbers(group)), given.edges)
     weight = given.weight
     if weight is not None:
-        weight = jnp.broadcast_to(jnp.asarray(weight), group.grid).reshape(-1, 1)
+        xp = np if isinstance(weight, np.ndarray) else jnp
+        weight = xp.broadcast_to(weight, group.grid).reshape(-1, 1)
     numbers = given.y, given.noise, weight, given.constants, given.noise_prior, given.numbers
     return eqx.tree_at(_numbers, bare, numbers, is_leaf=lambda x: x is None)
 
