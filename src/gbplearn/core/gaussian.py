@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,7 +14,13 @@ from jax import Array
 from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 
-from . import linalg
+from . import host_linalg, linalg
+
+# Arrays of JAX; of variables that grow, beliefs that were found are NumPy's: JAX would compile for each new length.
+if TYPE_CHECKING:
+    Values = Array
+else:
+    Values = Array | np.ndarray
 
 Key = PRNGKeyArray | Array  # new or old style
 Numbers = ArrayLike | Sequence[Any]  # what a user may give for an array of numbers
@@ -35,8 +41,8 @@ class Gaussian(eqx.Module):
     `b` out again. A precision of zero means that nothing is known.
     """
 
-    eta: Array
-    lam: Array
+    eta: Values
+    lam: Values
 
     def __check_init__(self):
         block = self.lam.ndim == self.eta.ndim + 1 and self.lam.shape == (*self.eta.shape, *self.eta.shape[-1:])
@@ -71,25 +77,18 @@ class Gaussian(eqx.Module):
             if not _traced(s) and not (np.asarray(s) > 0).all():
                 raise ValueError("Gaussian.from_moments: every std must be > 0")
             return cls(*_compute(_from_moments, m, s))
-        c = jnp.asarray(_floats(covariance, "covariance").astype(m.dtype))
+        c = _floats(covariance, "covariance").astype(m.dtype)
         if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
             raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
         symmetric = _traced(c) or np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-4, atol=0)
-        if not symmetric or not (_traced(c) or bool(jnp.all(linalg.scaled_cholesky(c)[2]))):
+        if not symmetric or not (_traced(c) or host_linalg.definite(c).all()):
             raise ValueError("Gaussian.from_moments: every covariance must be symmetric and positive definite")
-        shape = jnp.broadcast_shapes(m.shape, c.shape[:-1])
-        lam = linalg.spd_inverse(jnp.broadcast_to(c, (*shape, shape[-1])))
-        m = jnp.broadcast_to(m, shape)
-        return cls(linalg.information(lam, m), lam)
+        return cls(*_compute(_from_covariance, m, c))
 
     @classmethod
     def point(cls, value: Numbers, *, block: bool = False) -> Gaussian:
         """Observed values: so precise that no other message can move them; their mean is `value` exactly."""
-        v = jnp.asarray(_floats(value, "value"))
-        if not block:
-            return cls(*_compute(lambda xp, v: (v * xp.asarray(POINT, v.dtype), xp.full_like(v, POINT)), v))
-        d = v.shape[-1]
-        return cls(v * POINT, jnp.broadcast_to(jnp.eye(d, dtype=v.dtype) * POINT, (*v.shape, d)))
+        return cls(*_compute(_block_point if block else _point, _floats(value, "value")))
 
     @classmethod
     def flat(cls, shape: tuple[int, ...], *, block: bool = False, dtype: jnp.dtype | None = None) -> Gaussian:
@@ -113,40 +112,40 @@ class Gaussian(eqx.Module):
         return self.eta.dtype
 
     @property
-    def proper(self) -> Bool[Array, "..."]:
+    def proper(self) -> Bool[Values, "..."]:
         """Which Gaussians can be normalised (blocks: one truth value a block)."""
         if not self.block:
             return self.lam > 0
-        return linalg.scaled_cholesky(self.lam)[2]
+        return self._computed(_block_proper, self.lam)
 
     @property
-    def mean(self) -> Float[Array, "..."]:
+    def mean(self) -> Float[Values, "..."]:
         """`lam^-1 eta`; zero along directions of which nothing is known."""
-        if not self.block:
-            return _compute(_mean, self.eta, self.lam)
-        return jnp.einsum("...ij,...j->...i", linalg.pseudo_inverse(self.lam)[0], self.eta)
+        return self._computed(_block_mean if self.block else _mean, self.eta, self.lam)
 
     @property
-    def variance(self) -> Float[Array, "..."]:
+    def variance(self) -> Float[Values, "..."]:
         """Marginal variances; infinite where nothing is known."""
-        if not self.block:
-            return _compute(_variance, self.lam)
-        inverse, null = linalg.pseudo_inverse(self.lam)
-        unknown = jnp.any(jnp.abs(null) > 0, -1)
-        return jnp.where(unknown, jnp.inf, jnp.diagonal(inverse, axis1=-2, axis2=-1))
+        return self._computed(_block_variance if self.block else _variance, self.lam)
 
     @property
-    def std(self) -> Float[Array, "..."]:
+    def std(self) -> Float[Values, "..."]:
         """Marginal standard deviations."""
-        return jnp.sqrt(self.variance)
+        return self._computed(lambda xp, variance: xp.sqrt(variance), self.variance)
 
     @property
-    def covariance(self) -> Float[Array, "... d d"]:
+    def covariance(self) -> Float[Values, "... d d"]:
         """`lam^-1` in block form; infinite on the diagonal where nothing is known."""
         if not self.block:
             raise ValueError("Gaussian.covariance belongs to the block form; scalar Gaussians have .variance")
-        inverse, _ = linalg.pseudo_inverse(self.lam)
-        return jnp.where(jnp.eye(self.shape[-1], dtype=bool), self.variance[..., None], inverse)
+        return self._computed(_block_covariance, self.lam)
+
+    def _computed(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """`_compute`, by NumPy from beginning to end where the Gaussian itself is NumPy's."""
+        if not isinstance(self.eta, np.ndarray):
+            return _compute(function, *arrays)
+        with np.errstate(all="ignore"):
+            return function(np, *arrays)
 
     def __mul__(self, other: Gaussian) -> Gaussian:
         """Product of densities."""
@@ -187,7 +186,7 @@ class Gaussian(eqx.Module):
         """The same density with the last axis as one vector variable: a diagonal precision matrix."""
         if self.block:
             return self
-        return Gaussian(self.eta, self.lam[..., None] * jnp.eye(self.shape[-1], dtype=self.dtype))
+        return Gaussian(self.eta, self._computed(_on_diagonals, self.lam))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Gaussian:
         """The same densities, repeated to a larger shape."""
@@ -253,7 +252,8 @@ def _compute(function: Callable[..., Any], *arrays: Any) -> Any:
     if any(_traced(a) for a in arrays):
         return function(jnp, *arrays)
     with np.errstate(all="ignore"):
-        return jax.tree.map(jnp.asarray, function(np, *(np.asarray(a) for a in arrays)))
+        # (`jnp.asarray` compiles a copy for each new shape.)
+        return jax.tree.map(jax.device_put, function(np, *(np.asarray(a) for a in arrays)))
 
 
 def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:
@@ -262,12 +262,55 @@ def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:
     return lam * mean, lam
 
 
+def _on_diagonals(xp: Any, lam: Any) -> Any:
+    return lam[..., None] * xp.eye(lam.shape[-1], dtype=lam.dtype)
+
+
+def _point(xp: Any, value: Any) -> tuple[Any, Any]:
+    return value * xp.asarray(POINT, value.dtype), xp.full_like(value, POINT)
+
+
+def _block_point(xp: Any, value: Any) -> tuple[Any, Any]:
+    lam = xp.eye(value.shape[-1], dtype=value.dtype) * xp.asarray(POINT, value.dtype)
+    return value * xp.asarray(POINT, value.dtype), xp.broadcast_to(lam, (*value.shape, value.shape[-1]))
+
+
+def _from_covariance(xp: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
+    lam = linalg.spd_inverse(covariance) if xp is jnp else host_linalg.pseudo_inverse(covariance)[0].astype(mean.dtype)
+    shape = np.broadcast_shapes(mean.shape, lam.shape[:-1])
+    lam, mean = xp.broadcast_to(lam, (*shape, shape[-1])), xp.broadcast_to(mean, shape)
+    return (lam @ mean[..., None])[..., 0], lam
+
+
 def _mean(xp: Any, eta: Any, lam: Any) -> Any:
     return xp.where(lam > 0, eta / xp.where(lam > 0, lam, 1), 0).astype(eta.dtype)
 
 
 def _variance(xp: Any, lam: Any) -> Any:
     return xp.where(lam > 0, 1 / xp.where(lam > 0, lam, 1), xp.inf).astype(lam.dtype)
+
+
+def _block_proper(xp: Any, lam: Any) -> Any:
+    return host_linalg.definite(lam) if xp is np else linalg.scaled_cholesky(lam)[2]
+
+
+def _inverse(xp: Any, lam: Any) -> tuple[Any, Any]:
+    return (host_linalg if xp is np else linalg).pseudo_inverse(lam)
+
+
+def _block_mean(xp: Any, eta: Any, lam: Any) -> Any:
+    return (_inverse(xp, lam)[0] @ eta[..., None])[..., 0].astype(eta.dtype)
+
+
+def _block_variance(xp: Any, lam: Any) -> Any:
+    inverse, null = _inverse(xp, lam)
+    unknown = xp.any(xp.abs(null) > 0, -1)
+    return xp.where(unknown, xp.inf, xp.diagonal(inverse, axis1=-2, axis2=-1)).astype(lam.dtype)
+
+
+def _block_covariance(xp: Any, lam: Any) -> Any:
+    diagonal = _block_variance(xp, lam)[..., None]
+    return xp.where(xp.eye(lam.shape[-1], dtype=bool), diagonal, _inverse(xp, lam)[0]).astype(lam.dtype)
 
 
 def _kl(xp: Any, eta: Any, lam: Any, eta_o: Any, lam_o: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -190,11 +191,11 @@ def index_edges(ids: np.ndarray, unit_shape: tuple[int, ...]) -> IndexEdges | Re
     """The edge set of an index array: `ids (F, n)` are flat numbers of the units."""
     units, edges = math.prod(unit_shape), ids.size
     counts = np.bincount(ids.ravel(), minlength=units)
-    index = jnp.asarray(ids, jnp.int32)
+    index = jax.device_put(np.asarray(ids, np.int32))
     if counts.max(initial=0) <= 1:
         edge_of = np.full(units, edges, np.int32)
         edge_of[ids.ravel()] = np.arange(edges, dtype=np.int32)
-        return IndexEdges(index=index, edge_of=jnp.asarray(edge_of), unit_shape=unit_shape)
+        return IndexEdges(index=index, edge_of=jax.device_put(edge_of), unit_shape=unit_shape)
     order = np.argsort(ids.ravel(), kind="stable").astype(np.int32)  # edges, those of a unit side by side
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     unit_at = np.full(units, np.count_nonzero(counts), np.int32)
@@ -206,7 +207,7 @@ def index_edges(ids: np.ndarray, unit_shape: tuple[int, ...]) -> IndexEdges | Re
             slot = np.arange(width)
             present = slot < counts[inside, None]
             bucket = np.where(present, order[np.minimum(first[inside, None] + slot, edges - 1)], edges)
-            buckets.append(jnp.asarray(bucket, jnp.int32))
+            buckets.append(jax.device_put(bucket.astype(np.int32)))
             unit_at[inside] = units_before + np.arange(len(inside))
             edge_at[bucket[present]] = slots_before + np.flatnonzero(present.ravel())
             units_before, slots_before = units_before + len(inside), slots_before + bucket.size
@@ -214,8 +215,8 @@ def index_edges(ids: np.ndarray, unit_shape: tuple[int, ...]) -> IndexEdges | Re
     return RepeatedEdges(
         index=index,
         buckets=tuple(buckets),
-        unit_at=jnp.asarray(unit_at),
-        edge_at=jnp.asarray(edge_at),
+        unit_at=jax.device_put(unit_at),
+        edge_at=jax.device_put(edge_at),
         unit_shape=unit_shape,
     )
 

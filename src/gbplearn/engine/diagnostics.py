@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -46,7 +47,7 @@ def no_diagnostics(problem: Problem) -> Diagnostics:
     settling = np.where(learnt, infinite, 0).astype(dtype)
     quiet = np.zeros(len(problem.groups), np.int32)
     parts = residual, settling, zeros, zeros, np.zeros(len(problem.prior), dtype), infinite, quiet
-    return Diagnostics(*map(jnp.asarray, parts))
+    return Diagnostics(*map(jax.device_put, parts))
 
 
 def put(problem: Problem, latest: Diagnostics, g: int, found: VisitDiagnostics) -> Diagnostics:

@@ -16,8 +16,7 @@ from ..core.gaussian import Gaussian
 from ..core.tracing import refuse_jit
 from ..graph.data import Data
 from ..graph.graph import FactorGraph, all_proper
-from ..graph.group import Role
-from ..graph.problem import Problem, data_of
+from ..graph.problem import Problem
 from .damping import Damping
 from .diagnostics import no_diagnostics
 from .guard.guard import Guard, GuardedRun, Outcome, as_guard
@@ -26,6 +25,7 @@ from .loop import Enough, run
 from .options import make_options
 from .program import Begun, Program, begin, program_of
 from .result import FoundBeliefs, InferenceError, Result, Status, Trace
+from .resume import earlier
 from .rounding import find_beliefs, may_be_rounding
 from .schedules import Schedule
 from .state import Messages, State, empty_state
@@ -70,6 +70,14 @@ def beliefs(
     return dict(FoundBeliefs(program_of(graph, problem), problem, state))
 
 
+def initial_key(seed: int) -> np.ndarray:
+    """JAX's key of a seed. To make one takes as long as an iteration of a small graph, and compiles."""
+    kind = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
+    if kind == "threefry2x32" and isinstance(seed, int) and 0 <= seed < 2**31:
+        return np.asarray([0, seed], np.uint32)
+    return np.asarray(jax.random.PRNGKey(seed))
+
+
 # Rounding of means that is never reported, in standard deviations.
 _SMALL_ROUNDING = 1e-3
 
@@ -84,37 +92,12 @@ def _check_state(problem: Problem, state: State) -> None:
         raise ValueError("the state belongs to another graph, or to one with other variables observed or noise learnt")
 
 
-def _warm_start(result: Result, problem: Problem) -> State:
-    """A warm start: the messages of a result, as far as they go to variables that are not wholly observed now."""
-    new, old = problem, result.problem
-    state = empty_state(new, result.state.key, any(p is not None for p in result.state.points))
-    if [g.name for g in new.groups] != [g.name for g in old.groups]:
-        return result.state  # of another graph: `_check_state` raises
-    rows = []
-    for a, b, fresh, known in zip(new.groups, old.groups, state.messages, result.state.messages):
-        kept = {place: known[i] for place, (role, i) in enumerate(b.arguments) if role is Role.SLOT}
-        places = [place for place, (role, _) in enumerate(a.arguments) if role is Role.SLOT]
-        # Where another slot holds the reaction now, it starts anew.
-        rows.append(tuple(_with_reaction(kept.get(place), m) for place, m in zip(places, fresh)))
-    points = result.state.points if new.prior.keys() == old.prior.keys() else state.points
-    noise = tuple(a if a is None or b is None else b for a, b in zip(state.noise, result.state.noise))
-    return dataclasses.replace(result.state, messages=tuple(rows), points=points, noise=noise)
-
-
 def _with_messages(state: State, problem: Problem, initial: Mapping[str, tuple[Messages, ...]]) -> State:
     """A state in which only some factor groups have sent messages: `initial`, by name."""
     known = [group.name in initial for group in problem.groups]
     rows = (initial.get(group.name, fresh) for group, fresh in zip(problem.groups, state.messages))
     visits = jnp.asarray(np.array(known, np.int32))  # the first message of an edge would be taken whole
     return dataclasses.replace(state, messages=tuple(rows), visits=visits)
-
-
-def _with_reaction(old: Messages | None, new: Messages) -> Messages:
-    if old is None:
-        return new
-    if (old.reaction is None) == (new.reaction is None):
-        return old
-    return dataclasses.replace(old, reaction=new.reaction)
 
 
 def infer(
@@ -186,16 +169,23 @@ def infer(
             raise ValueError("infer: data= belongs to a program (gbp.compile); a graph has its own numbers")
         if not graph.factors:
             raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
-        problem = graph.problem(evidence, messages)
-        program, data, origin = program_of(graph, problem), data_of(problem), lambda: graph
+        program, data = graph.with_structure(program_of, evidence, messages)
+        known = graph
+
+        def origin() -> FactorGraph:
+            return known
+
     options = make_options(program, program.structure.problem, damping, dropout, schedule, relinearise)
-    begun = begin(program, data, options, jax.random.PRNGKey(seed), relinearise != 1)
+    key = initial_key(seed)
+    if isinstance(init, Result):
+        # A state keeps stored points if it had some before, whatever the options.
+        was = earlier(program.structure, init.problem, init.state)
+        begun = begin(program, data, options, key, any(p is not None for p in init.state.points), was)
+    else:
+        begun = begin(program, data, options, key, relinearise != 1)
     problem, state = begun.problem, begun.state
-    if init is not None:
-        if isinstance(init, State):
-            state = init
-        else:
-            state = _warm_start(init, problem) if isinstance(init, Result) else _with_messages(state, problem, init)
+    if init is not None and not isinstance(init, Result):
+        state = init if isinstance(init, State) else _with_messages(state, problem, init)
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
     limit = -1.0 if settled is None else settled

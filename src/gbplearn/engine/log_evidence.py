@@ -131,6 +131,8 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
             lam = jnp.where(lam > 0, lam, tiny * full)
             cov, jac = (1 / lam)[..., None, None], j
         ratios = _log_det(full, slot.block) - _log_det(lam, slot.block)
+        present = slot.edges.present()
+        ratios = ratios if present is None else jnp.where(present, ratios, 0)
         edges = edges + 0.5 * (ratios.sum(1) if slot.block else slot.edges.rows.total(ratios)[:, 0])
         if group.scalar:
             spread_by_noise = spread_by_noise + slot.edges.rows.total(j * j / lam)[..., None]

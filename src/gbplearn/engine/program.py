@@ -25,6 +25,7 @@ from ..graph.problem import Problem, Structure
 from ..kernels.registry import Choice, chosen, kernels, pinned
 from .diagnostics import Diagnostics, no_diagnostics
 from .options import Options
+from .resume import Earlier, resumed
 from .state import State, empty_state
 
 
@@ -86,7 +87,7 @@ def compile(graph: FactorGraph, *, evidence: Mapping[str, Any] | None = None, me
     - `messages`: "per-edge", "pooled" or "auto", as `gbp.infer`.
     """
     refuse_jit("gbp.compile")
-    return program_of(graph, graph.problem(evidence, messages))
+    return graph.with_structure(program_of, evidence, messages)[0]
 
 
 def program_of(graph: FactorGraph, problem: Problem, derive: Callable[[Data], Data] | None = None) -> Program:
@@ -111,11 +112,14 @@ class Begun(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=(0, 4))
-def begin(program: Program, data: Data, options: Options, key: Array, keep_points: bool) -> Begun:
-    """The numbers put in their places, and a state in which no message has been sent yet."""
+def begin(
+    program: Program, data: Data, options: Options, key: Array, keep_points: bool, was: Earlier | None = None
+) -> Begun:
+    """The numbers put in their places, and a state in which no message has been sent yet; or an earlier one."""
     problem = with_kernels(program.problem(data).with_known(), options, program.kernels)
     counts = [g.measurements() for g in problem.groups]
     state = empty_state(problem, key, keep_points)
+    state = state if was is None else resumed(problem, state, was)
     return Begun(problem, state, no_diagnostics(problem), jnp.stack(counts) if counts else jnp.zeros(0))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -104,13 +106,31 @@ class FoundBeliefs(Mapping[str, Gaussian]):
     ):
         self._program, self._problem, self._state, self._means = program, problem, state, means
         self._names = dict(program.names)
+        self._cut: dict[str, Gaussian] = {}  # of variables that grow, the rows in use
         self._found: dict[str, Gaussian] = {} if known is None else {n: self._centred(n, g) for n, g in known.items()}
 
     def __getitem__(self, name: str) -> Gaussian:
         keep = self._names[name]
         if keep not in self._found:
             self._find(keep)
-        return self._found[keep]
+        return self._shown(keep)
+
+    def padded_mean(self, name: str) -> Array:
+        """The mean of a variable, with rows that are not in use if it grows."""
+        keep = self._names[name]
+        if keep not in self._found:
+            self._find(keep)
+        return jnp.asarray(self._found[keep].mean)
+
+    def _shown(self, keep: str) -> Gaussian:
+        """A belief without the rows that are not in use: NumPy's, since JAX would compile for each new length."""
+        used, belief = self._problem.used, self._found[keep]
+        if keep not in used:
+            return belief
+        if keep not in self._cut:
+            rows = int(used[keep]) // math.prod(belief.shape[1:])
+            self._cut[keep] = Gaussian(np.asarray(belief.eta)[:rows], np.asarray(belief.lam)[:rows])
+        return self._cut[keep]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -187,7 +207,7 @@ class Result(Mapping[str, Gaussian]):
     @property
     def log_evidence(self) -> float:
         """Bethe approximation of `log p(observations)`; exact on trees of linear factors."""
-        return float(log_evidence.log_evidence(self.problem, self.graph.priors(), self.state, self._means()))
+        return float(log_evidence.log_evidence(self.problem, self._priors(), self.state, self._means()))
 
     @property
     def log_evidence_by_example(self) -> np.ndarray:
@@ -195,6 +215,8 @@ class Result(Mapping[str, Gaussian]):
 
         The density of fixed parameters under their priors, which belongs to no example, is left out.
         """
+        if self.problem.used:
+            raise ValueError("evidence by example: variables that grow have no examples")
         kinds = self.graph.kinds
         prior = {name: p for name, p in self.graph.priors().items() if kinds[name] != "parameter"}
         if any(name not in prior for name in self.problem.prior):
@@ -230,4 +252,20 @@ class Result(Mapping[str, Gaussian]):
         return result_html(self)
 
     def _means(self) -> dict[str, jax.Array]:
-        return {name: self.beliefs[name].mean for name in self.problem.prior}
+        found = self.beliefs
+        if isinstance(found, FoundBeliefs):
+            return {name: found.padded_mean(name) for name in self.problem.prior}
+        return {name: found[name].mean for name in self.problem.prior}
+
+    def _priors(self) -> dict[str, Gaussian]:
+        """The priors without evidence. Those of variables that grow matter only where these are observed."""
+        now, used = self.graph.priors(), self.problem.used
+        return {n: _rows_of(p, self.problem.prior[n]) if n in used else p for n, p in now.items()}
+
+
+def _rows_of(prior: Gaussian, padded: Gaussian) -> Gaussian:
+    """The first rows of a prior, in the shape of another, whose rows it gets where it has none."""
+    rows = min(prior.shape[0], padded.shape[0])
+    eta, lam = (np.array(x) for x in (padded.eta, padded.lam))
+    eta[:rows], lam[:rows] = np.asarray(prior.eta)[:rows], np.asarray(prior.lam)[:rows]
+    return Gaussian(jnp.asarray(eta), jnp.asarray(lam))

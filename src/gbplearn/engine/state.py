@@ -148,7 +148,9 @@ def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
     present = slot.edges.present()
     if present is None:
         return found
-    return Gaussian(jnp.where(present, found.eta, 0), jnp.where(present, found.lam, 1))  # anything proper will do
+    one = jnp.eye(found.shape[-1], dtype=found.dtype) if found.block else jnp.ones((), found.dtype)
+    anything = Gaussian(jnp.zeros_like(found.eta), jnp.broadcast_to(one, found.lam.shape))  # that is proper
+    return found.where(present, anything)
 
 
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:

@@ -116,6 +116,11 @@ def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
     return x if slot.block else x[..., None]
 
 
+def _flat(messages: Gaussian) -> Array:
+    """Edges along which nothing was sent yet, or nothing that was known."""
+    return jnp.all(messages.lam == 0, (-2, -1)) if messages.block else messages.lam == 0
+
+
 def _draw_lots(group: Group, key: Array) -> list[Array]:
     """For each slot uniform numbers, one an edge."""
     sizes = [0 if s.pooled else group.factors * s.units for s in group.slots]
@@ -217,15 +222,18 @@ def _send(
         # The first message of an edge is taken whole.
         after, weight = proposal, jnp.where(first, 0, options.damping[s]).astype(proposal.dtype)
         sent = own.messages[s].on_edges(slot.edges)
+        growing = group.numbers is not None
         if options.damped:
             after = sent.mix(after, weight)
+            if growing:  # among those of factors that were there before
+                after = proposal.where(_flat(sent), after)
         if options.dropping:  # one mask for all natural parameters of an edge
             lot = lots[s].reshape(sent.shape[:-1] if sent.block else sent.shape)
             after = sent.where((lot < options.dropout[s]) & ~first, after)
         packed = Messages.pack(slot.edges, after)
         messages.append(packed)
         # Pooling is linear, so damping can be undone on the units, which are fewer.
-        if options.dropping:
+        if options.dropping or (options.damped and growing):
             proposed.append(jax.tree.map(slot.edges.pool, proposal))
         elif options.damped:
             proposed.append(undamped(sent_before[s], packed.on_units(slot.edges), weight))

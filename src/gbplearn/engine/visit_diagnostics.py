@@ -77,8 +77,11 @@ def _precisions(belief: Gaussian) -> Array:
     return lam + jnp.finfo(lam.dtype).tiny
 
 
-def _mean_of_all(arrays: list[Array]) -> Array:
-    return jnp.sum(jnp.stack([jnp.sum(a) for a in arrays])) / sum(a.size for a in arrays)
+def _mean_of_all(local: LocalGroup, arrays: dict[str, Array]) -> Array:
+    """Over all units of some variables. Those that are not in use are 0, and do not count."""
+    shares = {n: 1.0 if n not in local.used else local.used[n] / local.start[n].size for n in arrays}
+    total = sum(a.size * shares[n] for n, a in arrays.items())
+    return jnp.sum(jnp.stack([jnp.sum(a) for a in arrays.values()])) / total
 
 
 def diagnose_visit(
@@ -105,10 +108,10 @@ def diagnose_visit(
     changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
     learnt, settling = [n for n in group.variables if n in local.parameters], None
     if learnt:
-        steps = [_squared_step(old[n], new[n] - means[n]) for n in learnt]
+        steps = {n: _squared_step(old[n], new[n] - means[n]) for n in learnt}
         # Means may be at rest long before the messages of a whole batch have arrived: then precisions still grow.
-        grown = [jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt]
-        rms = jnp.sqrt(jnp.maximum(_mean_of_all(steps), _mean_of_all(grown)))
+        grown = {n: jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt}
+        rms = jnp.sqrt(jnp.maximum(_mean_of_all(local, steps), _mean_of_all(local, grown)))
         settling = jnp.where(jnp.isnan(rms), jnp.inf, rms)
     if after.noise is not None and before.noise is not None and group.noise_prior is not None:
         changes.append(jnp.abs(jnp.log(after.noise / before.noise)) / (1 - options.strongest()))

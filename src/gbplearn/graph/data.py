@@ -28,6 +28,7 @@ class FactorData(eqx.Module):
     - `constants`: arguments of `h` that are no variables.
     - `noise_prior`: where the noise is learnt.
     - `edges`: which units the factors are connected to, where index arrays say so; and thresholds of robust kernels.
+    - `numbers`: of a group that grows, the number of the factor in each row; -1 for a row that is not in use.
     """
 
     y: Array | np.ndarray
@@ -36,6 +37,7 @@ class FactorData(eqx.Module):
     constants: tuple[Array | np.ndarray, ...]
     noise_prior: NoisePrior | None
     edges: tuple[Any, ...]
+    numbers: Array | np.ndarray | None = None
 
 
 class Data(eqx.Module):
@@ -52,6 +54,7 @@ class Data(eqx.Module):
     - `held`: beliefs of variables that are held at one.
     - `uniform`: priors that are one for all units, as that one.
     - `factors`: of each factor group.
+    - `used`: of each variable that grows, how many of its scalars are in use.
     """
 
     prior: dict[str, Gaussian]
@@ -60,6 +63,7 @@ class Data(eqx.Module):
     held: dict[str, Gaussian]
     uniform: dict[str, Gaussian]
     factors: dict[str, FactorData]
+    used: dict[str, Array | np.ndarray] = eqx.field(default_factory=dict)
 
     def replace(
         self,
@@ -97,7 +101,7 @@ class Data(eqx.Module):
                 known[name] = _like(name, value, self._known(what, known, name))
         for name, belief in (held or {}).items():
             beliefs[name] = belief.broadcast_to(self._known("held variable", beliefs, name).shape)
-        return Data(new, starts, values, beliefs, uniform, factors)
+        return Data(new, starts, values, beliefs, uniform, factors, self.used)
 
     @staticmethod
     def _known(what: str, among: Mapping[str, Any], name: str) -> Any:

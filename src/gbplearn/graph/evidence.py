@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from ..core.gaussian import Gaussian
@@ -121,6 +120,6 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
 def check_held(variable: Variable, belief: Any, dtype: Any) -> Gaussian:
     """A proper belief to hold a variable at."""
     belief = check_belief(variable, belief, "belief", dtype)
-    if not bool(jnp.all(belief.proper)):
+    if not np.asarray(belief.proper).all():
         raise ValueError(f"variable '{variable.name}': it can only be held at a proper belief (all precisions > 0)")
     return belief

@@ -49,6 +49,8 @@ class Factor:
     - `weight`: on the precision of each factor, broadcast to the factors; 0 for a factor that is not there (a missing
         label), 2 for one that was observed twice. New weights never recompile, None instead of numbers does.
     - `name`: how messages to the user call it; by default the name of `h`.
+    - `capacity`: how many factors there is room for, if the group is to grow (`FactorGraph.extend`): until they are
+        more nothing is compiled again. Such a group may begin without any factor.
     """
 
     h: Callable[..., Any] | FactorKind
@@ -62,6 +64,7 @@ class Factor:
     linear: bool = False
     weight: Numbers | None = None
     name: str = ""
+    capacity: int | None = None
 
     def __post_init__(self):
         def put(field: str, value: Any) -> None:  # the only way to set a field of a frozen dataclass
@@ -70,6 +73,8 @@ class Factor:
         if not self.name:
             name = getattr(self.h, "__name__", type(self.h).__name__)
             put("name", "factor" if name == "<lambda>" else name)
+        if self.capacity is not None and not (isinstance(self.capacity, int) and self.capacity >= 1):
+            raise ValueError(f"factor '{self.name}': capacity must be a whole number >= 1, got {self.capacity!r}")
         for field in ("h", "y", "sigma", "covariance", "weight"):
             refuse_traced(f"factor '{self.name}': {field}", getattr(self, field))
         if not isinstance(self.args, (tuple, list)):
@@ -137,6 +142,50 @@ class Factor:
         new.__dict__.update(weights=new._weights())
         return new
 
+    def more(self, args: Any, y: Any, sigma: Any, covariance: Any, weight: Any) -> Factor:
+        """More factors of the same group: the same `h`, and arguments of the same variables and shapes.
+
+        Without a noise of their own they have that of the group, if all of it have one.
+        """
+        new = object.__new__(Factor)
+        new.__dict__.update(self.__dict__, capacity=None)
+
+        def put(**fields: Any) -> None:
+            new.__dict__.update(fields)
+
+        args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+        if len(args) != len(self.args):
+            raise ValueError(f"factor '{self.name}' takes {len(self.args)} arguments, got {len(args)}")
+        put(args=tuple(self._argument(i, a) for i, a in enumerate(args)))
+        for i, (a, b) in enumerate(zip(new.args, self.args)):
+            name, wanted = (x.variable.name if isinstance(x, View) else None for x in (a, b))
+            if name != wanted:
+                what = "an array" if wanted is None else f"a view of '{wanted}'"
+                raise ValueError(f"factor '{self.name}': argument {i} must be {what}, as of all factors of the group")
+            rows, right = (x.row_shape if isinstance(x, View) else x.shape[1:] for x in (a, b))
+            if rows != right:
+                raise ValueError(f"factor '{self.name}': argument {i} has rows of shape {rows}, must be {right}")
+            if wanted is None and not np.can_cast(a.dtype, b.dtype, "same_kind"):
+                raise ValueError(f"factor '{self.name}': argument {i} has numbers of type {a.dtype}, not {b.dtype}")
+        put(grid=(new._count(),))
+        new.check_once(new.views)
+        given = sigma is not None or covariance is not None
+        if given and self.learn is not None:
+            raise ValueError(f"factor '{self.name}': its noise is learnt: give neither sigma nor covariance")
+        if given and (covariance is None) != (self.covariance is None):
+            way = "sigma" if self.covariance is None else "covariance"
+            raise ValueError(f"factor '{self.name}': the noise of its group is given by {way}")
+        if not given and len(self.noise) != 1:
+            raise ValueError(f"factor '{self.name}': each of its factors has a noise of its own: give sigma= too")
+        for what, value in (("y", y), ("sigma", sigma), ("covariance", covariance), ("weight", weight)):
+            refuse_traced(f"factor '{self.name}': {what}", value)
+        put(y=y, weight=weight)
+        put(y=new._observation(), weights=None if weight is None else new._weights())
+        if given:
+            put(sigma=sigma, covariance=covariance)
+            put(noise=new._noise())
+        return new
+
     def check_once(self, views: list[View]) -> None:
         """Raise if a scalar or block occurs twice in one factor. `views` are those of its arguments, in any names."""
         for name in {v.variable.name for v in views}:
@@ -190,7 +239,7 @@ class Factor:
                 f"the first axes of its arguments do not fit ({lengths_by_name}): each is the number of factors, or 1"
             )
             raise ValueError(f"factor '{self.name}': {what}")
-        if 0 in long:
+        if 0 in long and self.capacity is None:
             raise ValueError(f"factor '{self.name}' has no factors: an argument has a first axis of length 0")
         return long.pop() if long else 1
 
@@ -200,7 +249,7 @@ class Factor:
         return [
             jax.ShapeDtypeStruct(a.row_shape, floating)
             if isinstance(a, View)
-            else jax.ShapeDtypeStruct(a.shape[1:], jnp.asarray(a[:1]).dtype)
+            else jax.ShapeDtypeStruct(a.shape[1:], jax.dtypes.canonicalize_dtype(a.dtype))
             for a in self.args
         ]
 
@@ -314,6 +363,13 @@ class Factor:
         if self.covariance is not None and not set(range(first, ndim)) <= set(axes):
             raise ValueError(f"factor '{self.name}': with a full covariance the outputs share one robust switch")
         return axes
+
+
+def check_noise_range(name: str, noise: np.ndarray, dtype: Any) -> None:
+    """Raise if a variance is too small or too large for the numbers that messages are made of."""
+    numbers = noise if noise.ndim == 2 else np.diagonal(noise, axis1=-2, axis2=-1)
+    if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
+        raise ValueError(f"factor '{name}': a noise variance is outside the range of {dtype}")
 
 
 def _hint(h: Callable[..., Any], error: Exception) -> str | None:

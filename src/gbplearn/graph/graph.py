@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,30 +15,70 @@ from jax import Array
 
 from ..core.compiling import lean_jit
 from ..core.forked import check_not_forked
-from ..core.gaussian import Gaussian, Numbers
+from ..core.gaussian import POINT, Gaussian, Numbers
 from ..core.tracing import refuse_jit, refuse_traced
 from ..factors.measurement import FactorKind
-from .data import Data
+from .data import Data, FactorData
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
 from .factor import Factor
 from .group import Group, check_mode, linearise, make_group
-from .problem import Problem, data_of
+from .growing import NEARLY_FULL, GrowingFactors, GrowingVariable, default_room, factor_data
+from .problem import Problem, data_of, group_with
 from .variable import Variable, View
 
 if TYPE_CHECKING:
     from ..show.drawing import Drawing
 
 Kind = Literal["activation", "parameter"]
+Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     variable: Variable
-    prior: Gaussian
+    prior: Gaussian  # where it does not grow
     start: Array
     started: bool  # by the user
     kind: Kind
     one: Gaussian | None  # the prior, if it is one for all units
+    growing: GrowingVariable | None = None
+
+    @property
+    def padded(self) -> Variable:
+        """The variable with all rows that there is room for."""
+        return self.variable if self.growing is None else self.growing.padded
+
+    def prior_now(self) -> Gaussian:
+        """The prior of all units in use."""
+        return self.prior if self.growing is None else self.growing.prior()
+
+    def start_now(self) -> Array | np.ndarray:
+        """Where all units in use are linearised first."""
+        return self.start if self.growing is None else self.growing.start()
+
+
+@dataclasses.dataclass(frozen=True)
+class _LaidOut:
+    """The factors of a graph as arrays, and what was made of them."""
+
+    groups: tuple[Group, ...]
+    proper: frozenset[str]  # variables whose prior is proper everywhere
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)  # by what makes it
+    factors: dict[str, FactorData] = dataclasses.field(default_factory=dict)
+
+
+class _Knowns(NamedTuple):
+    """What is known of the variables of a graph, as arrays."""
+
+    prior: dict[str, Gaussian]
+    start: dict[str, Any]
+    fixed: dict[str, Array]
+    held: dict[str, Gaussian]
+    uniform: dict[str, Gaussian]
+    used: dict[str, np.ndarray]  # of variables that grow, how many scalars are in use
+    started: frozenset[str]
+    parameters: frozenset[str]
+    key: tuple[frozenset[str], frozenset[str], str]
 
 
 class FactorGraph:
@@ -65,9 +106,10 @@ class FactorGraph:
         self._entries: dict[str, _Entry] = {}
         self._factors: dict[str, Factor] = {}
         self._evidence = Evidence()
+        self._growing: dict[str, GrowingFactors] = {}  # factor groups that grow
         self._tied: dict[str, str] = {}  # name -> the variable it is the same as
-        # Laid out as arrays, by what is fixed and what is held; with the variables whose prior is proper everywhere.
-        self._laid_out: dict[tuple[frozenset[str], frozenset[str], str], tuple[tuple[Group, ...], frozenset[str]]] = {}
+        # Laid out as arrays, by what belongs to the structure: what is fixed, what is held, ...
+        self._laid_out: dict[tuple, _LaidOut] = {}
 
     def __repr__(self) -> str:
         lines = [f"FactorGraph ({self.dtype})"]
@@ -75,7 +117,7 @@ class FactorGraph:
             same = f" = {self._tied[name]}" if name in self._tied else ""
             known = " observed" if name in self._evidence.values else " held" if name in self._evidence.held else ""
             lines.append(f"  variable {name}{same}: {e.variable.shape}{' block' if e.variable.block else ''}{known}")
-        for name, f in self._factors.items():
+        for name, f in self.factors.items():
             among = ", ".join(dict.fromkeys(v.variable.name for v in f.views))
             lines.append(f"  factor {name}: {f.factors} x {_measurements(f.outputs)} on {among}")
         return "\n".join(lines)
@@ -99,7 +141,7 @@ class FactorGraph:
     @property
     def factors(self) -> dict[str, Factor]:
         """All factor groups by name, in the order in which they were added."""
-        return dict(self._factors)
+        return {n: self._growing[n].as_factor() if n in self._growing else f for n, f in self._factors.items()}
 
     @property
     def tied(self) -> dict[str, str]:
@@ -119,7 +161,7 @@ class FactorGraph:
     @property
     def starts(self) -> dict[str, Array]:
         """Where each variable is linearised first."""
-        return {name: e.start for name, e in self._entries.items()}
+        return {name: jnp.asarray(e.start_now()) for name, e in self._entries.items()}
 
     def variable(
         self,
@@ -130,43 +172,59 @@ class FactorGraph:
         block: bool = False,
         start: Numbers | None = None,
         kind: Kind = "activation",
+        capacity: int | None = None,
     ) -> Variable:
         """Add a named array of variables.
 
         **Arguments:**
 
-        - `shape`: at least one axis.
+        - `shape`: at least one axis. Only a variable with a capacity may begin without any unit.
         - `prior`: broadcast to `shape`; None for none at all (nothing known).
         - `block`: the last axis is one vector variable with a full covariance.
         - `start`: where nonlinear and robust factors are linearised at first, and as long as nothing is known of a
             variable; by default the prior mean, or 0.
         - `kind`: "parameter" or "activation", for `gbp.Damping`.
+        - `capacity`: how many rows (along the first axis) there is room for, if it is to grow (`grow`): until it has
+            more nothing is compiled again.
 
         **Returns:** the variable; index it to connect factors to it.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
         if name in self._entries:
             raise ValueError(f"there is already a variable '{name}'")
-        if len(shape) < 1 + block or min(shape) < 1:
+        _check_capacity(name, capacity)
+        if len(shape) < 1 + block or min(shape[(capacity is not None) :], default=1) < 1 or shape[0] < 0:
             axes = "two axes (blocks along the last)" if block else "one axis"
             raise ValueError(f"variable '{name}': shape {shape} must have at least {axes}, none of length 0")
         if kind not in ("activation", "parameter"):
             raise ValueError(f"variable '{name}': kind must be 'activation' or 'parameter', got {kind!r}")
         variable = Variable(name, shape, block)
-        if prior is None:
-            prior = Gaussian.flat(shape, block=block, dtype=self.dtype)
         one = prior if isinstance(prior, Gaussian) and prior.shape == () else None
-        prior = check_belief(variable, prior, "prior", self.dtype)
+        prior, point = self._prior_and_start(variable, prior, start)
+        point = jax.device_put(point)
+        self._entries[name] = _Entry(variable, prior, point, start is not None, kind, one)
+        self._laid_out.clear()
+        if capacity is not None:
+            self._let_grow(name, capacity)
+        return variable
+
+    def _prior_and_start(
+        self, variable: Variable, prior: Gaussian | None, start: Numbers | None
+    ) -> tuple[Gaussian, np.ndarray]:
+        """What is known of a variable, checked, and broadcast to its shape."""
+        if prior is None:
+            wide = variable.shape[-1:] if variable.block else ()
+            zeros = (np.zeros(s, self.dtype) for s in (variable.shape, (*variable.shape, *wide)))
+            prior = Gaussian(*map(jax.device_put, zeros))
+        else:
+            prior = check_belief(variable, prior, "prior", self.dtype)
         if start is None:
             point = prior.mean
         else:
-            point = as_numbers(name, start, shape, "start")
+            point = as_numbers(variable.name, start, variable.shape, "start")
             if not np.isfinite(point).all():
-                raise ValueError(f"variable '{name}': start holds NaN or infinity")
-        point = jnp.asarray(np.asarray(point, self.dtype))
-        self._entries[name] = _Entry(variable, prior, point, start is not None, kind, one)
-        self._laid_out.clear()
-        return variable
+                raise ValueError(f"variable '{variable.name}': start holds NaN or infinity")
+        return prior, np.asarray(point, self.dtype)
 
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:
@@ -178,23 +236,172 @@ class FactorGraph:
         """Add a group of factors. A name that is taken gets a number: `odometry_1`."""
         if not isinstance(factor, Factor):
             raise TypeError(f"FactorGraph.add takes a gbp.Factor, got {type(factor).__name__}")
-        for view in factor.views:
-            entry = self._entries.get(view.variable.name)
-            if entry is None or entry.variable != view.variable:
-                raise ValueError(
-                    f"factor '{factor.name}': '{view.variable.name}' of shape {view.variable.shape} "
-                    "is not a variable of this graph"
-                )
+        self._check_views(factor.name, factor.views)
         name, number = factor.name, 0
         while name in self._factors:
             number += 1
             name = f"{factor.name}_{number}"
         if name != factor.name:
             factor = _renamed(factor, name, {})
+        if isinstance(factor.h, FactorKind) and any(self._entries[v.variable.name].growing for v in factor.views):
+            raise ValueError(f"factor '{factor.name}': layers take whole variables, which cannot grow")
         self._resolved(factor)
+        if factor.capacity is not None:
+            self._growing[name] = GrowingFactors(factor, factor.capacity)
         self._factors[name] = factor
         self._laid_out.clear()
         return factor
+
+    def _check_views(self, name: str, views: Iterable[View]) -> None:
+        for view in views:
+            entry = self._entries.get(view.variable.name)
+            if entry is None or entry.variable != view.variable:
+                raise ValueError(
+                    f"factor '{name}': '{view.variable.name}' of shape {view.variable.shape} "
+                    "is not a variable of this graph"
+                )
+
+    def reserve(self, name: str, capacity: int) -> None:
+        """Make room for so many rows of a variable, or so many factors of a group, in all.
+
+        Up to there `grow` and `extend` compile nothing. Beyond it the room doubles.
+        """
+        _check_capacity(name, capacity)
+        if name not in self._entries and name not in self._factors:
+            raise KeyError(f"there is no variable or factor group '{name}'")
+        if name in self._entries:
+            self._let_grow(name, capacity)
+        if name in self._factors:
+            self._let_extend(name, capacity)
+
+    def _let_grow(self, name: str, capacity: int | None = None) -> GrowingVariable:
+        entry = self._entry(name)
+        variable = entry.variable
+        if entry.growing is None:
+            if name in self._tied or name in self._tied.values():
+                raise ValueError(f"variable '{name}' is tied to another: it cannot grow")
+            if any(isinstance(f.h, FactorKind) for f in self._touching(name)):
+                raise ValueError(f"variable '{name}' belongs to a layer, which takes it whole: it cannot grow")
+            room = default_room(variable.shape[0], math.prod(variable.shape[1:])) if capacity is None else capacity
+            growing = GrowingVariable(variable, entry.prior, entry.start, room, all_proper(entry.prior))
+            self._entries[name] = dataclasses.replace(entry, growing=growing, one=None)
+            self._forget_wholly_observed(name)
+            self._laid_out.clear()
+            return growing
+        if capacity is not None and entry.growing.make_room(capacity):
+            self._laid_out.clear()
+        return entry.growing
+
+    def _touching(self, name: str) -> list[Factor]:
+        return [f for f in self._factors.values() if any(v.variable.name == name for v in f.views)]
+
+    def _forget_wholly_observed(self, name: str) -> None:
+        """Of a variable that grows single units are observed, those that it has now."""
+        if name in self._evidence.fixed:
+            value, _ = self._evidence.values[name]
+            self._evidence.values[name] = value, np.ones(self._entries[name].variable.unit_shape, bool)
+
+    def _let_extend(self, name: str, capacity: int | None = None) -> GrowingFactors:
+        if name not in self._factors:
+            known = ", ".join(self._factors) or "none"
+            raise KeyError(f"there is no factor group '{name}' (there are: {known})")
+        if name not in self._growing:
+            factor = self._factors[name]
+            room = default_room(factor.factors, factor.outputs) if capacity is None else capacity
+            self._growing[name] = GrowingFactors(factor, room)
+            self._laid_out.clear()
+        elif capacity is not None and self._growing[name].make_room(capacity):
+            self._laid_out.clear()
+        return self._growing[name]
+
+    def grow(self, name: str, rows: int = 1, *, prior: Gaussian | None = None, start: Numbers | None = None) -> View:
+        """Add rows to a variable, along its first axis. What was made of it before, `x[3:4]`, stays what it is.
+
+        Within its capacity nothing is compiled again; beyond it the capacity doubles.
+
+        **Arguments:**
+
+        - `rows`: how many.
+        - `prior`: of the new rows, broadcast to them; None for none at all.
+        - `start`: as of `variable`, of the new rows.
+
+        **Returns:** the new rows, as a view. `x[-rows:]` is the same: the variable itself has grown.
+        """
+        entry = self._entry(name)
+        if not (isinstance(rows, (int, np.integer)) and not isinstance(rows, bool) and rows >= 1):
+            raise ValueError(f"variable '{name}': rows must be a whole number >= 1, got {rows!r}")
+        new = Variable(name, (int(rows), *entry.variable.shape[1:]), entry.variable.block)
+        prior, point = self._prior_and_start(new, prior, start)
+        proper = all_proper(prior)
+        growing = self._let_grow(name)
+        before = growing.proper, self._entries[name].started
+        old = growing.used
+        growing.grow(prior, point, proper)
+        if start is not None and not before[1]:
+            self._entries[name] = dataclasses.replace(self._entries[name], started=True)
+        if (growing.proper, self._entries[name].started) != before:
+            self._laid_out.clear()
+        return entry.variable[old:]
+
+    def extend(
+        self,
+        name: str,
+        args: Any,
+        *,
+        y: Numbers = 0.0,
+        sigma: Numbers | None = None,
+        covariance: Numbers | None = None,
+        weight: Numbers | None = None,
+    ) -> np.ndarray:
+        """Add factors to a group: the same measurement function, on other units.
+
+        ```python
+        pose = graph.variable("pose", (1, 3), block=True, prior=known, capacity=512)
+        graph.add(gbp.Factor(between, (pose[:0], pose[:0]), sigma=0.1, name="odometry", capacity=512))
+        ...
+        graph.grow("pose", start=guess)
+        graph.extend("odometry", (pose[-2:-1], pose[-1:]), y=measured)
+        result = gbp.infer(graph, init=result)
+        ```
+
+        Within the capacity of the group nothing is compiled again; beyond it the capacity doubles.
+
+        **Arguments:**
+
+        - `args`: as those of the group: views of the same variables, arrays of the same shapes.
+        - `y`, `sigma`, `covariance`, `weight`: as of `gbp.Factor`. By default the noise of the group, if it has one
+            for all.
+
+        **Returns:** the numbers of the new factors, for `remove`. Those of the group's first factors are 0, 1, 2, ...
+        """
+        new = name in self._factors and name not in self._growing
+        growing = self._let_extend(name)
+        try:
+            args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+            views = [a[:] if isinstance(a, Variable) else a for a in args if isinstance(a, (Variable, View))]
+            self._check_views(name, views)
+            first = growing.empty
+            numbers = growing.extend(args, y, sigma, covariance, weight, self.dtype)
+        except Exception:
+            if new:  # as it was
+                del self._growing[name]
+            raise
+        if first and len(numbers):
+            self._laid_out.clear()
+        return numbers
+
+    def remove(self, name: str, numbers: Numbers) -> None:
+        """Take factors out of a group. Nothing is compiled again, and new factors get their places.
+
+        **Arguments:** `numbers`: those that `extend` returned; the first factors of the group have 0, 1, 2, ...
+        """
+        new = name in self._factors and name not in self._growing
+        try:
+            self._let_extend(name).remove(numbers)
+        except ValueError:
+            if new:
+                del self._growing[name]
+            raise
 
     def observe(self, name: str, value: Numbers, mask: Numbers | None = None) -> None:
         """Fix a variable, or where `mask` is True a part of it, at a value.
@@ -204,8 +411,15 @@ class FactorGraph:
         - `value`: broadcast to the variable's shape; NaN is allowed where `mask` is False.
         - `mask`: True = observed; blocks are observed whole (no last axis).
         """
-        checked = check_observed(self._entry(name).variable, value, mask)
-        self._evidence.observe(self.canonical(name), *checked)
+        self._evidence.observe(self.canonical(name), *self._observed(name, value, mask))
+
+    def _observed(self, name: str, value: Any, mask: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """An observation, checked. Of a variable that grows, those of its units that it has now."""
+        entry = self._entry(name)
+        values, flags = check_observed(entry.variable, value, mask)
+        if flags is None and entry.growing is not None:
+            flags = np.ones(entry.variable.unit_shape, bool)
+        return values, flags
 
     def hold(self, name: str, belief: Gaussian | None = None) -> None:
         """Hold a variable at a belief: factors take it, with its uncertainty, but send no messages to it.
@@ -231,6 +445,8 @@ class FactorGraph:
 
         **Returns:** the variables, by their names in `other`.
         """
+        if other._growing or any(e.growing is not None for e in other._entries.values()):
+            raise ValueError("include: the other graph has variables or factors that grow; let them grow in this one")
         clash = [prefix + n for n in other._entries if prefix + n in self._entries]
         clash += [prefix + n for n in other._factors if prefix + n in self._factors]
         if clash:
@@ -258,11 +474,13 @@ class FactorGraph:
         keep, drop = self.canonical(first), self.canonical(second)
         if keep == drop:
             return
+        if any(self._entries[n].growing is not None for n in (first, second)):
+            raise ValueError(f"tie: '{first}' and '{second}' must be variables that do not grow")
         if drop in self._evidence and keep in self._evidence:
             raise ValueError(f"tie: '{first}' and '{second}' are both observed or held; release one")
         self._tied[drop] = keep
         try:
-            for factor in self._factors.values():
+            for factor in self.factors.values():
                 self._resolved(factor)
         except ValueError:
             del self._tied[drop]
@@ -292,7 +510,7 @@ class FactorGraph:
         out: list[View | None] = []
         for a in factor.args:
             if isinstance(a, View):
-                out.append(dataclasses.replace(a, variable=self._entries[self.canonical(a.variable.name)].variable))
+                out.append(dataclasses.replace(a, variable=self._entries[self.canonical(a.variable.name)].padded))
             else:
                 out.append(None)
         views = [v for v in out if v is not None]
@@ -302,10 +520,17 @@ class FactorGraph:
 
     def priors(self) -> dict[str, Gaussian]:
         """Prior of every variable, those of tied ones multiplied, without evidence."""
+        growing = {n: e.prior_now() for n, e in self._entries.items() if e.growing is not None}
+        priors = self._fixed_priors()
+        return {n: growing[n] if n in growing else priors[n] for n in self._entries if n in growing or n in priors}
+
+    def _fixed_priors(self) -> dict[str, Gaussian]:
+        """Priors of the variables that do not grow, those of tied ones multiplied."""
         out: dict[str, Gaussian] = {}
         for name, e in self._entries.items():
-            keep = self.canonical(name)
-            out[keep] = out[keep] * e.prior if keep in out else e.prior
+            if e.growing is None:
+                keep = self.canonical(name)
+                out[keep] = out[keep] * e.prior if keep in out else e.prior
         return out
 
     def problem(self, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Problem:
@@ -316,8 +541,60 @@ class FactorGraph:
         - `evidence`: on top of `observe` and `hold`: `{name: value}`, `{name: (value, mask)}` or `{name: belief}`.
         - `messages`: kept "per-edge", "pooled", or "auto"; see `gbp.infer`.
         """
+        known = self._knowns(evidence, messages)
+        return self._problem(known, *self._lay_out(known))
+
+    def _problem(self, known: _Knowns, laid: _LaidOut, new: bool) -> Problem:
+        groups = tuple(
+            group_with(g, factor_data(g, self._growing[g.name], self.dtype)) if g.name in self._growing else g
+            for g in laid.groups
+        )
+        start = {n: jax.device_put(x) for n, x in known.start.items()}
+        out = Problem(
+            groups, (None,) * len(groups), known.prior, start, known.fixed, known.held, known.uniform,
+            laid.proper, known.started, known.parameters, used=known.used,
+        )  # fmt: skip
+        if new:
+            _check_linear(out)
+        return out
+
+    def data(self, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Data:
+        """The numbers of the graph, for `gbp.solve`; arguments as those of `gbp.compile`, which gives the structure."""
+        return self.with_structure(_nothing, evidence, messages)[1]
+
+    def with_structure(
+        self,
+        make: Callable[[FactorGraph, Problem], Made],
+        evidence: Mapping[str, Any] | None = None,
+        messages: str = "auto",
+    ) -> tuple[Made, Data]:
+        """What is made of the structure of the graph, and its numbers.
+
+        **Arguments:**
+
+        - `make`: makes it, of the graph and of a problem. It is called again only when the structure has changed.
+        - `evidence`, `messages`: as of `problem`.
+        """
+        known = self._knowns(evidence, messages)
+        laid, new = self._lay_out(known)
+        if make not in laid.made:
+            problem = self._problem(known, laid, new)
+            laid.made[make] = make(self, problem)
+            laid.factors.update(data_of(problem).factors)
+        factors = {
+            g.name: factor_data(g, self._growing[g.name], self.dtype)
+            if g.name in self._growing
+            else laid.factors[g.name]
+            for g in laid.groups
+        }
+        data = Data(known.prior, known.start, known.fixed, known.held, known.uniform, factors, known.used)
+        return laid.made[make], data
+
+    def _knowns(self, evidence: Mapping[str, Any] | None, messages: str) -> _Knowns:
+        """Priors, starts and evidence of all variables, with all rows that there is room for."""
         check_not_forked()
         check_mode(messages)
+        self._make_room()
         known = self._evidence.copy()
         for name, value in (evidence or {}).items():
             keep, variable = self.canonical(name), self._entry(name).variable
@@ -326,43 +603,74 @@ class FactorGraph:
                 continue
             refuse_traced(f"evidence of '{name}'", value)
             masked = isinstance(value, tuple) and len(value) == 2 and np.asarray(value[1]).dtype == bool
-            known.observe(keep, *check_observed(variable, *(value if masked else (value, None))))
-        priors = self.priors()
+            known.observe(keep, *self._observed(name, *(value if masked else (value, None))))
+        growing = {n: e.growing for n, e in self._entries.items() if e.growing is not None}
+        priors = {**self._fixed_priors(), **{n: g.padded_prior() for n, g in growing.items()}}
         fixed, held = known.fixed, {n: priors[n] if belief is None else belief for n, belief in known.held.items()}
+        for name in growing.keys() & held.keys():
+            if known.held[name] is not None:
+                held[name] = self._padded_belief(growing[name], held[name])
         used, start = {}, {}
-        for name, prior in priors.items():
-            if name in fixed or name in held:
+        for name in self._entries:
+            if name not in priors or name in fixed or name in held:
                 continue
+            prior = priors[name]
             if name in known.values:
                 value, mask = known.values[name]
-                prior = Gaussian.point(jnp.asarray(value, self.dtype), block=prior.block).where(
-                    jnp.asarray(mask), prior
-                )
-            used[name], start[name] = prior, self._entries[name].start
-        key = fixed, frozenset(held), messages
-        new = key not in self._laid_out
-        if new:
-            proper = frozenset(n for n, p in priors.items() if n in used and all_proper(p))
-            made = tuple(
-                make_group(f, self._resolved(f), *key[:2], proper, self.kinds, messages, self.dtype)
-                for f in self._factors.values()
-            )
-            self._laid_out[key] = made, proper
-        groups, proper = self._laid_out[key]
-        values = {name: jnp.asarray(np.asarray(known.values[name][0], self.dtype)) for name in fixed}
-        values |= {name: belief.mean for name, belief in held.items()}
-        started = frozenset(name for name in used if self._entries[name].started)
-        uniform = self._uniform(name for name in used if name not in known.values)
-        parameters = frozenset(name for name in used if self._entries[name].kind == "parameter")
-        frozen = (None,) * len(groups)
-        out = Problem(groups, frozen, used, start, values, held, uniform, proper, started, parameters)
-        if new:
-            _check_linear(out)
-        return out
+                if name in growing:
+                    value, mask = growing[name].pad(value), growing[name].pad(np.asarray(mask))
+                prior = _with_points(prior, np.asarray(value, self.dtype), np.asarray(mask))
+            used[name] = prior
+            start[name] = growing[name].padded_start() if name in growing else self._entries[name].start
+        values = {name: jax.device_put(np.asarray(known.values[name][0], self.dtype)) for name in fixed}
+        values |= {name: jax.device_put(belief.mean) for name, belief in held.items()}
+        counts = {n: np.asarray(g.used * math.prod(g.variable.shape[1:]), np.int32) for n, g in growing.items()}
+        return _Knowns(
+            used, start, values, held,
+            self._uniform(name for name in used if name not in known.values),
+            counts,
+            frozenset(name for name in used if self._entries[name].started),
+            frozenset(name for name in used if self._entries[name].kind == "parameter"),
+            (fixed, frozenset(held), messages),
+        )  # fmt: skip
 
-    def data(self, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Data:
-        """The numbers of the graph, for `gbp.solve`; arguments as those of `gbp.compile`, which gives the structure."""
-        return data_of(self.problem(evidence, messages))
+    def _make_room(self) -> None:
+        """Double the room of what does not fit any more; and of what is nearly full, since all is compiled anew."""
+        growing = [*(e.growing for e in self._entries.values() if e.growing is not None), *self._growing.values()]
+        changed = [g.fit() for g in growing]
+        if any(changed):
+            for g in growing:
+                if g.full > NEARLY_FULL:
+                    g.make_room(2 * g.room)
+            self._laid_out.clear()
+
+    def _lay_out(self, known: _Knowns) -> tuple[_LaidOut, bool]:
+        """The factors as arrays, once for all numbers; and whether this is the first time."""
+        key = *known.key, known.started, frozenset(known.uniform)
+        if key in self._laid_out:
+            return self._laid_out[key], False
+        fixed, held, messages = known.key
+        proper = frozenset(n for n in known.prior if self._is_proper(n))
+        made = []
+        for name, f in self._factors.items():
+            grown = self._growing.get(name)
+            if grown is not None:
+                if grown.empty:
+                    continue
+                f = grown.padded_factor()
+            made.append(make_group(f, self._resolved(f), fixed, held, proper, self.kinds, messages, self.dtype))
+        self._laid_out[key] = _LaidOut(tuple(made), proper)
+        return self._laid_out[key], True
+
+    def _is_proper(self, name: str) -> bool:
+        growing = self._entries[name].growing
+        return all_proper(self._fixed_priors()[name]) if growing is None else growing.proper
+
+    def _padded_belief(self, growing: GrowingVariable, belief: Gaussian) -> Gaussian:
+        if belief.shape[0] != growing.used:
+            name = growing.variable.name
+            raise ValueError(f"variable '{name}' has grown since it was held at a belief: hold it again, or release it")
+        return growing.pad_belief(belief)
 
     def _uniform(self, names: Iterable[str]) -> dict[str, Gaussian]:
         """Of these variables, those whose prior is one for all units."""
@@ -383,16 +691,18 @@ class FactorGraph:
         starts = [None if g.noise_prior is None else g.noise_prior.variance for g in problem.groups]
         problem = problem.with_learnt_noise(starts if state is None else state.noise)
         full = {}
-        for name, prior in problem.prior.items():
+        for name in problem.prior:
             names = [n for n in self._entries if self.canonical(n) == name and n in values]
             if not names:
                 raise KeyError(f"energy: no value for variable '{name}'")
             given = values[names[0]]
             given = given.mean if isinstance(given, Gaussian) else given
-            full[name] = jnp.asarray(as_numbers(name, given, prior.shape, "value"), self.dtype)
+            entry = self._entry(name)
+            numbers, growing = as_numbers(name, given, entry.variable.shape, "value"), entry.growing
+            full[name] = jnp.asarray(numbers if growing is None else growing.pad(numbers), self.dtype)
         groups, priors = _energies(problem, full)
         out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
-        proper = [name for name, p in self.priors().items() if name in priors and bool(jnp.any(p.lam != 0))]
+        proper = [name for name, p in self.priors().items() if name in priors and np.asarray(p.lam).any()]
         return {**out, **{f"prior of {name}": float(priors[name]) for name in proper}}
 
 
@@ -402,6 +712,27 @@ _energies = lean_jit(lambda problem, values: problem.energies(values))
 def all_proper(prior: Gaussian) -> bool:
     """By NumPy where that is easy: outside of compiled code JAX would compile every operation for itself."""
     return bool((np.asarray(prior.proper if prior.block else prior.lam) > 0).all())
+
+
+def _check_capacity(name: str, capacity: Any) -> None:
+    if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1):
+        raise ValueError(f"'{name}': capacity must be a whole number >= 1, got {capacity!r}")
+
+
+def _with_points(prior: Gaussian, value: np.ndarray, mask: np.ndarray) -> Gaussian:
+    """A prior with some units observed."""
+    eta, lam, point = np.asarray(prior.eta), np.asarray(prior.lam), value.dtype.type(POINT)
+    wide = mask[..., None] if prior.block else mask
+    eta = np.where(wide, value * point, eta)
+    if prior.block:
+        lam = np.where(wide[..., None], np.eye(value.shape[-1], dtype=value.dtype) * point, lam)
+    else:
+        lam = np.where(wide, point, lam)
+    return Gaussian(eta, lam) if isinstance(prior.eta, np.ndarray) else Gaussian(*map(jax.device_put, (eta, lam)))
+
+
+def _nothing(graph: FactorGraph, problem: Problem) -> None:
+    """Made of a structure by those who want its numbers alone."""
 
 
 def _check_linear(problem: Problem) -> None:

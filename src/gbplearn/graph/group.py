@@ -23,7 +23,7 @@ from ..core.robust import Kernel
 from ..edges.base import Edges
 from ..factors.measurement import Linear, Measurement
 from ..factors.operators import Entries, Operator
-from .factor import Factor
+from .factor import Factor, check_noise_range
 from .variable import View
 
 
@@ -90,6 +90,7 @@ class Group(eqx.Module):
     h_shape: tuple[int, ...] = eqx.field(static=True)
     switch_axes: tuple[int, ...] = eqx.field(static=True)
     weight_repeat: int = eqx.field(static=True, default=1)  # so many factors in a row have the same weight
+    numbers: Array | None = None  # where the group grows: of the factor in each row; -1 for a row that is not in use
 
     @property
     def factors(self) -> int:
@@ -216,7 +217,13 @@ class Group(eqx.Module):
         wide = jnp.broadcast_to(scale, shape).reshape(residual.shape[0], -1)
         if self.weight is not None:
             wide = wide * self.weight
-        return Measured(energy, jnp.broadcast_to(wide, residual.shape), jnp.mean((scale < 1).astype(residual.dtype)))
+        switched = (scale < 1).astype(residual.dtype)
+        if self.numbers is None:
+            share = jnp.mean(switched)
+        else:  # of those that are there
+            there = jnp.broadcast_to(jnp.asarray(weight) > 0, scale.shape).astype(residual.dtype)
+            share = jnp.sum(switched * there) / jnp.maximum(jnp.sum(there), 1)
+        return Measured(energy, jnp.broadcast_to(wide, residual.shape), share)
 
     def energies(self, residual: Float[Array, "f m"]) -> Float[Array, " f"]:
         """Energy of each factor; those with a common switch have equal shares."""
@@ -356,9 +363,7 @@ def make_group(
     """
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     noise = np.asarray(factor.noise, dtype)
-    numbers = noise if noise.ndim == 2 else np.diagonal(noise, axis1=-2, axis2=-1)
-    if not ((numbers > 1e3 * jnp.finfo(dtype).tiny) & np.isfinite(numbers)).all():
-        raise ValueError(f"factor '{factor.name}': a noise variance is outside the range of {dtype}")
+    check_noise_range(factor.name, noise, dtype)
     scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
     parts: dict[Role, list[Any]] = {role: [] for role in Role}
     arguments, holders = [], {}
@@ -367,7 +372,7 @@ def make_group(
         if view is None:
             array = np.asarray(argument)
             floats = jnp.issubdtype(array.dtype, jnp.floating)
-            role, item = Role.CONSTANT, jnp.asarray(array.astype(dtype) if floats else array)
+            role, item = Role.CONSTANT, jax.device_put(array.astype(dtype) if floats else array)
         else:
             name = view.variable.name
             role = Role.FIXED if name in fixed else Role.HELD if name in held else Role.SLOT
@@ -382,17 +387,17 @@ def make_group(
         parts[role].append(item)
     learnt = None
     if factor.learn is not None:
-        start = jnp.asarray(factor.learn.start, dtype)
-        learnt = NoisePrior(start * start, jnp.asarray(factor.learn.weight, dtype))
+        start, weight = np.asarray(factor.learn.start, dtype), np.asarray(factor.learn.weight, dtype)
+        learnt = NoisePrior(*map(jax.device_put, (start * start, weight)))
     return Group(
         tuple(parts[Role.SLOT]),
         tuple(parts[Role.HELD]),
         tuple(parts[Role.FIXED]),
         tuple(parts[Role.CONSTANT]),
-        jnp.asarray(np.asarray(factor.y, dtype)),
-        jnp.asarray(noise),
+        jax.device_put(np.asarray(factor.y, dtype)),
+        jax.device_put(noise),
         learnt,
-        None if factor.weights is None else jnp.asarray(_each(factor.weights.astype(dtype), factor.grid)),
+        None if factor.weights is None else jax.device_put(_each(factor.weights.astype(dtype), factor.grid)),
         factor.robust,
         factor.measurement,
         name=factor.name,

@@ -23,6 +23,7 @@ class LocalGroup(eqx.Module):
     start: dict[str, Array]  # of each variable, where it is linearised while nothing is known of it
     fixed: dict[str, Array]  # values of arguments that are wholly observed, means of those held at a belief
     held: dict[str, Gaussian]  # beliefs of arguments that are held
+    used: dict[str, Array]  # of variables that grow, how many scalars are in use
     number: int = eqx.field(static=True)  # of the group, in its graph
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave

@@ -13,10 +13,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..core.gaussian import POINT, Gaussian
-from ..core.noise import NoisePrior
 from ..factors.measurement import FactorKind, Linear
 from .data import Data, FactorData
 from .group import Group
@@ -38,6 +38,7 @@ class Problem(eqx.Module):
     parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
     native: bool = eqx.field(static=True, default=False)  # known to have most of its messages sent by kernels
     kernels: Any = eqx.field(static=True, default=None)  # that visits are compiled with (hashable); None: of the moment
+    used: dict[str, Any] = eqx.field(default_factory=dict)  # of variables that grow, how many scalars are in use
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
         """The edge sets `(group, slot)` of a variable."""
@@ -59,6 +60,7 @@ class Problem(eqx.Module):
             {name: self.start[name] for name in group.variables},
             {name: self.fixed[name] for name in (*held, *(slot.variable for slot in group.fixed))},
             {name: self.held[name] for name in held if name in self.held},
+            {name: self.used[name] for name in group.variables if name in self.used},
             g,
             names & self.proper,
             names & self.started,
@@ -134,13 +136,7 @@ class Structure:
         """The problem with these numbers: the opposite of `data_of`."""
         data, groups = jax.tree.map(jnp.asarray, data), []
         for group in self._bare.groups:
-            given = data.factors[group.name]
-            kind = jax.tree.structure(_without_numbers(group))
-            bare = jax.tree.unflatten(kind, given.edges)
-            weight = given.weight
-            if weight is not None:
-                weight = jnp.broadcast_to(jnp.asarray(weight), group.grid).reshape(-1, 1)
-            groups.append(_with_numbers(bare, given.y, given.noise, weight, given.constants, given.noise_prior))
+            groups.append(group_with(group, data.factors[group.name]))
         return dataclasses.replace(
             self._bare,
             groups=tuple(groups),
@@ -149,21 +145,27 @@ class Structure:
             fixed=data.fixed,
             held=data.held,
             uniform=data.uniform,
+            used=data.used,
         )
 
 
 def _numbers(group: Group) -> tuple:
-    return group.y, group.noise, group.weight, group.constants, group.noise_prior
+    return group.y, group.noise, group.weight, group.constants, group.noise_prior, group.numbers
 
 
 def _without_numbers(group: Group) -> Group:
-    return eqx.tree_at(_numbers, group, (None,) * 5, is_leaf=lambda x: x is None)
+    return eqx.tree_at(_numbers, group, (None,) * 6, is_leaf=lambda x: x is None)
 
 
-def _with_numbers(
-    group: Group, y: Any, noise: Any, weight: Array | None, constants: tuple, noise_prior: NoisePrior | None
-) -> Group:
-    return eqx.tree_at(_numbers, group, (y, noise, weight, constants, noise_prior), is_leaf=lambda x: x is None)
+def group_with(group: Group, given: FactorData) -> Group:
+    """The group with these numbers in the place of its own."""
+    bare = jax.tree.unflatten(jax.tree.structure(_without_numbers(group)), given.edges)
+    weight = given.weight
+    if weight is not None:
+        xp = np if isinstance(weight, np.ndarray) else jnp
+        weight = xp.broadcast_to(weight, group.grid).reshape(-1, 1)
+    numbers = given.y, given.noise, weight, given.constants, given.noise_prior, given.numbers
+    return eqx.tree_at(_numbers, bare, numbers, is_leaf=lambda x: x is None)
 
 
 def data_of(problem: Problem) -> Data:
@@ -171,9 +173,15 @@ def data_of(problem: Problem) -> Data:
     factors = {}
     for g in problem.groups:
         weight = None if g.weight is None else g.compact_weight()
-        edges = tuple(jax.tree.leaves(_without_numbers(g)))
-        factors[g.name] = FactorData(g.y, g.noise, weight, g.constants, g.noise_prior, edges)
-    return Data(problem.prior, problem.start, problem.fixed, problem.held, problem.uniform, factors)
+        factors[g.name] = FactorData(g.y, g.noise, weight, g.constants, g.noise_prior, edge_arrays(g), g.numbers)
+    return Data(
+        problem.prior, problem.start, problem.fixed, problem.held, problem.uniform, factors, problem.used
+    )  # fmt: skip
+
+
+def edge_arrays(group: Group) -> tuple[Any, ...]:
+    """All arrays of a group but its numbers, in the order in which they stand in it."""
+    return tuple(jax.tree.leaves((group.slots, group.held, group.fixed, group.robust, group.measurement)))
 
 
 def prior_energy(prior: Gaussian, value: Array) -> Array:

@@ -138,14 +138,14 @@ class View:
     def unit_ids(self) -> np.ndarray:
         """Flat unit numbers, one row a factor: `(first axis, units)`."""
         if self.ids is not None:
-            return self.ids.reshape(self.shape[0], -1)
+            return self.ids.reshape(self.shape[0], self.units)
         assert self.slices is not None
         grid = np.zeros((1,) * len(self.slices), np.int32)
         for axis, (start, size, step) in enumerate(self.slices):
             stride = math.prod(self.variable.unit_shape[axis + 1 :])
             line = (start + step * np.arange(size, dtype=np.int32)) * np.int32(stride)
             grid = grid + line.reshape((-1,) + (1,) * (len(self.slices) - 1 - axis))
-        return grid.reshape(self.shape[0], -1)
+        return grid.reshape(self.shape[0], self.units)
 
     def edges(self, factors: int) -> Edges:
         """The edge set between the variable and a group of `factors` factors."""
