@@ -7,7 +7,9 @@ that no kernel fits is visited by the update that XLA compiles, with the same re
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -102,6 +104,19 @@ def register(platform: str, kernels: Kernels) -> None:
     _registered[platform] = kernels
 
 
+_off: ContextVar[bool] = ContextVar("kernels are off", default=False)
+
+
+@contextlib.contextmanager
+def without_kernels() -> Iterator[None]:
+    """What is traced meanwhile has no kernels in it: JAX can neither differentiate a call of one, nor map over it."""
+    before = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(before)
+
+
 def kernels() -> Kernels:
     """The kernels of the platform that JAX computes on."""
-    return _registered.get(jax.default_backend()) or NoKernels()
+    return NoKernels() if _off.get() else _registered.get(jax.default_backend()) or NoKernels()
