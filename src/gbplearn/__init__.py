@@ -18,6 +18,7 @@ from .engine.linearisation import AfterVisit, OnMovement
 from .engine.program import Program, compile
 from .engine.result import InferenceError, Result, Status, Trace
 from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep
+from .engine.solve import Solution, solve
 from .engine.state import State
 from .factors.measurement import FactorKind, Layout
 from .factors.operators import Entries, Operator
@@ -116,6 +117,7 @@ __all__ = [
     "Sequential",
     "SmoothLeakyRelu",
     "SoftmaxObservation",
+    "Solution",
     "State",
     "Status",
     "StencilKind",
@@ -140,6 +142,7 @@ __all__ = [
     "merge",
     "native",
     "read_g2o",
+    "solve",
     "step",
     "write_g2o",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
-from ..core.tracing import refuse_jit
+from ..core.tracing import refuse_jit, refuse_traced
 from ..graph.data import Data
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.problem import Problem
@@ -163,6 +163,7 @@ def infer(
     if isinstance(graph, Program):
         if data is None or evidence is not None:
             raise ValueError("infer: a program needs data=, in which the evidence is (graph.data(evidence))")
+        refuse_traced("infer: data", data)
         program = graph
     else:
         if data is not None:

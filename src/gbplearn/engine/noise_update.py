@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ..core import linalg
 from ..core.gaussian import Gaussian
@@ -53,8 +53,8 @@ def learn_noise(
             known = known & (total((~good & (j != 0)).astype(e.dtype))[:, 0] < 0.5)
             continue
         wide = c if slot.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
-        factor, scale, good = linalg.scaled_cholesky(wide.lam)
-        cov = jnp.where(good[..., None, None], linalg.factor_inverse(factor, scale), 0)
+        factor, scale, good = linalg.scaled_cholesky(lax.stop_gradient(wide.lam))
+        cov = jnp.where(good[..., None, None], linalg.factor_inverse(wide.lam, factor, scale), 0)
         move = jnp.where(
             good[..., None],
             jnp.einsum("fnij,fnj->fni", cov, wide.eta) - (x if slot.block or x.ndim == 0 else x[..., None]),

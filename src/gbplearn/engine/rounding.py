@@ -48,7 +48,7 @@ def rounding_error(belief: Gaussian, parts: list[Gaussian]) -> Array:
         return jnp.max(jnp.where(counts, eps * eta / jnp.sqrt(jnp.where(counts, belief.lam, 1)), 0), initial=0)
     lam = add_all([jnp.abs(p.lam) for p in parts])
     factor, scale, good = linalg.scaled_cholesky(belief.lam)
-    v = linalg.factor_inverse(factor, scale)
+    v = linalg.factor_inverse(belief.lam, factor, scale)
     mean = jnp.abs(linalg.information(v, belief.eta))
     counts = good & (_diagonal(belief.lam).max(-1) < POINT / 2)
     variance = jnp.where(counts[..., None], _diagonal(v), 1)

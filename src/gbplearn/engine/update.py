@@ -177,15 +177,15 @@ def general_messages(
     whiten = lax.rsqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
     covariance = covariance * whiten[:, :, None] * whiten[:, None, :]
     if scale is not None:
-        whiten = whiten * jnp.sqrt(scale)
+        whiten = whiten * linalg.safe_sqrt(scale)
     residual = residual * whiten
     edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
-    factored = [linalg.scaled_cholesky(e.cavity.lam) for e in edges]
+    factored = [linalg.scaled_cholesky(lax.stop_gradient(e.cavity.lam)) for e in edges]
     if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
         return _definite(edges, factored, residual, covariance)
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
     return lax.cond(
-        jnp.all(jnp.stack([jnp.all(good) for _, _, good in factored])),
+        linalg.all_true(jnp.stack([jnp.all(good) for _, _, good in factored])),
         lambda: _definite(edges, factored, residual, covariance),
         lambda: _limit(edges, residual, covariance),
     )
@@ -223,7 +223,7 @@ def _definite(
     edges: list[Edge], factored: list[tuple[Array, Array, Array]], residual: Array, covariance: Array
 ) -> list[Gaussian]:
     """Every cavity proper; `factored` by `linalg.scaled_cholesky`."""
-    covs = [linalg.factor_inverse(factor, scale) for factor, scale, _ in factored]
+    covs = [linalg.factor_inverse(e.cavity.lam, factor, scale) for e, (factor, scale, _) in zip(edges, factored)]
     means = [jnp.einsum("fnij,fnj->fni", v, e.cavity.eta) for v, e in zip(covs, edges)]
     edges = [e._replace(jacobian=_same_f(e.jacobian, m)[0]) for e, m in zip(edges, means)]
     shifts = _shifts(edges, means)
@@ -258,8 +258,7 @@ def _many_scalars(edge: Edge, v: Array, mean: Array, residual: Array, shift: Arr
     factors, _, m = j.shape
     innovation = residual - shift.sum(1)
     s = base + jnp.einsum("fn,fna,fnb->fab", v, j, j)
-    factor, unit, _ = linalg.scaled_cholesky(s)
-    solved = linalg.factor_solve(factor, unit, linalg.transpose(j))  # (F, M, n)
+    solved = linalg.spd_solve(s, linalg.transpose(j))  # (F, M, n)
     precision = jnp.einsum("fnm,fmn->fn", j, solved)
     leverage = v * precision
     left = 1 - jnp.minimum(leverage, 0.75)  # those above 1/2 are replaced below
@@ -279,7 +278,7 @@ def _many_scalars(edge: Edge, v: Array, mean: Array, residual: Array, shift: Arr
         return eta.at[row, top].set(exact.eta[..., 0]), lam.at[row, top].set(exact.lam[..., 0, 0])
 
     # With many variables a leverage above 1/2 is rare, and to search for one costs less than the exact solves.
-    eta, lam = lax.cond(jnp.any(leverage > 0.5), with_exact_ones, lambda: (eta, lam))
+    eta, lam = lax.cond(linalg.all_true(~(leverage > 0.5)), lambda: (eta, lam), with_exact_ones)
     return Gaussian(eta[..., None], lam[..., None, None])
 
 

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..factors.measurement import Linear
 from ..graph.group import Group, Slot
@@ -97,7 +98,7 @@ def propose(
         edges.append(Edge(j.each(), wide, _point(_spread(s, points), s, wide), s.proper))
     covariance = group.covariance()
     if held_spread is not None:
-        root = 1.0 if scale is None else jnp.sqrt(scale[:, :, None] * scale[:, None, :])
+        root = 1.0 if scale is None else linalg.safe_sqrt(scale[:, :, None] * scale[:, None, :])
         covariance = covariance + held_spread * root
     out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
     return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]

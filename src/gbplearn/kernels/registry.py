@@ -179,3 +179,8 @@ def pinned(choice: Choice | None) -> Iterator[None]:
             yield
     finally:
         _pinned.reset(before)
+
+
+def without_kernels() -> contextlib._GeneratorContextManager[None]:
+    """`pinned(NO_KERNELS)`; decorates functions, too."""
+    return pinned(NO_KERNELS)
