@@ -118,10 +118,11 @@ class Data(eqx.Module):
 
 
 def _like(name: str, value: Any, old: Any) -> Array:
+    new = jnp.asarray(value, old.dtype)
     try:
-        return jnp.broadcast_to(jnp.asarray(value, old.dtype), old.shape)
+        return jnp.broadcast_to(new, old.shape)
     except ValueError:
-        raise ValueError(f"'{name}': {jnp.shape(value)} does not fit the shape {old.shape} that there is") from None
+        raise ValueError(f"'{name}': {new.shape} does not fit the shape {old.shape} that there is") from None
 
 
 def _with_constants(name: str, factor: FactorData, values: Sequence[Any]) -> FactorData:
@@ -141,9 +142,10 @@ def _with_number(name: str, factor: FactorData, field: str, value: Any) -> Facto
         if old.ndim == 3:
             raise ValueError(f"factor group '{name}' has a covariance: it takes no sigma")
         value = jnp.asarray(value) ** 2
-    if field != "weight" and jnp.ndim(value) > 0:
+    value = jnp.asarray(value)
+    if field != "weight" and value.ndim > 0:
         # As a user has it, an array over the factors and over the measurements of each; here both are one axis.
-        shape = jnp.shape(value)
+        shape = value.shape
         splits = ((math.prod(shape[:i]), math.prod(shape[i:])) for i in range(len(shape) + 1))
         value = jnp.reshape(value, next((s for s in splits if s == old.shape), shape))
     return dataclasses.replace(factor, **{field: _like(name, value, old)})
