@@ -119,7 +119,7 @@ def _points(wanted: dict[str, Any] | None, points: dict[str, Any] | None) -> dic
     return {name: _padded(x, wanted[name].shape) for name, x in points.items()}
 
 
-def _padded(x: Any, shape: tuple[int, ...], fill: float = 0) -> Any:
+def _padded(x: Any, shape: tuple[int, ...], fill: int = 0) -> Any:
     """The same array with more rows; a `ValueError` if that is not all that the shapes differ in."""
     if x.shape == shape:
         return x

@@ -23,7 +23,7 @@ from .evidence import Evidence, as_numbers, check_belief, check_held, check_obse
 from .factor import Factor
 from .group import Group, check_mode, linearise, make_group
 from .growing import NEARLY_FULL, GrowingFactors, GrowingVariable, default_room, factor_data
-from .problem import Problem, data_of, group_with
+from .problem import Problem, data_of_group, group_with
 from .variable import Variable, View
 
 if TYPE_CHECKING:
@@ -545,10 +545,7 @@ class FactorGraph:
         return self._problem(known, *self._lay_out(known))
 
     def _problem(self, known: _Knowns, laid: _LaidOut, new: bool) -> Problem:
-        groups = tuple(
-            group_with(g, factor_data(g, self._growing[g.name], self.dtype)) if g.name in self._growing else g
-            for g in laid.groups
-        )
+        groups = tuple(self._with_rows(g) if g.name in self._growing else g for g in laid.groups)
         start = {n: jax.device_put(x) for n, x in known.start.items()}
         out = Problem(
             groups, (None,) * len(groups), known.prior, start, known.fixed, known.held, known.uniform,
@@ -578,17 +575,22 @@ class FactorGraph:
         known = self._knowns(evidence, messages)
         laid, new = self._lay_out(known)
         if make not in laid.made:
-            problem = self._problem(known, laid, new)
-            laid.made[make] = make(self, problem)
-            laid.factors.update(data_of(problem).factors)
-        factors = {
-            g.name: factor_data(g, self._growing[g.name], self.dtype)
-            if g.name in self._growing
-            else laid.factors[g.name]
-            for g in laid.groups
-        }
+            laid.made[make] = make(self, self._problem(known, laid, new))
+        factors = {}
+        for group in laid.groups:
+            if group.name in self._growing:
+                factors[group.name] = factor_data(group, self._growing[group.name], self.dtype)
+                continue
+            if group.name not in laid.factors:
+                laid.factors[group.name] = data_of_group(group)
+            factors[group.name] = laid.factors[group.name]
         data = Data(known.prior, known.start, known.fixed, known.held, known.uniform, factors, known.used)
         return laid.made[make], data
+
+    def _with_rows(self, group: Group) -> Group:
+        """A group that grows, with the rows that it has now."""
+        now = group_with(group, factor_data(group, self._growing[group.name], self.dtype))
+        return jax.tree.map(jax.device_put, now)
 
     def _knowns(self, evidence: Mapping[str, Any] | None, messages: str) -> _Knowns:
         """Priors, starts and evidence of all variables, with all rows that there is room for."""

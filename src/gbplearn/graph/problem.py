@@ -170,13 +170,14 @@ def group_with(group: Group, given: FactorData) -> Group:
 
 def data_of(problem: Problem) -> Data:
     """The numbers of a problem."""
-    factors = {}
-    for g in problem.groups:
-        weight = None if g.weight is None else g.compact_weight()
-        factors[g.name] = FactorData(g.y, g.noise, weight, g.constants, g.noise_prior, edge_arrays(g), g.numbers)
-    return Data(
-        problem.prior, problem.start, problem.fixed, problem.held, problem.uniform, factors, problem.used
-    )  # fmt: skip
+    factors = {g.name: data_of_group(g) for g in problem.groups}
+    return Data(problem.prior, problem.start, problem.fixed, problem.held, problem.uniform, factors, problem.used)
+
+
+def data_of_group(group: Group) -> FactorData:
+    """The numbers of a group."""
+    weight, edges = None if group.weight is None else group.compact_weight(), edge_arrays(group)
+    return FactorData(group.y, group.noise, weight, group.constants, group.noise_prior, edges, group.numbers)
 
 
 def edge_arrays(group: Group) -> tuple[Any, ...]:
