@@ -16,7 +16,7 @@ from .engine.guard.guard import Guard
 from .engine.infer import beliefs, infer, init, step
 from .engine.linearisation import AfterVisit, OnMovement
 from .engine.result import InferenceError, Result, Status, Trace
-from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep
+from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep, TreeOrder
 from .engine.state import State
 from .factors.measurement import FactorKind, Layout
 from .factors.operators import Entries, Operator
@@ -117,6 +117,7 @@ __all__ = [
     "Sweep",
     "Trace",
     "Transform",
+    "TreeOrder",
     "Tukey",
     "Uncertainty",
     "Unusual",

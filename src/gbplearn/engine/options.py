@@ -12,7 +12,8 @@ from ..graph.graph import FactorGraph
 from ..graph.problem import Problem
 from .damping import Damping, per_slot
 from .linearisation import AfterVisit, OnMovement, Relinearise
-from .schedules import Schedule, Sweep
+from .schedules import Schedule, Sweep, TreeOrder
+from .tree import TreePlan, deep_linear_plan, tree_plan
 
 
 class Options(eqx.Module):
@@ -24,6 +25,7 @@ class Options(eqx.Module):
     dropping: bool = eqx.field(static=True)
     relinearise: Relinearise = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
+    plan: TreePlan | None = None  # of the tree order
 
     def kept(self, g: int, s: int) -> Array:
         """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
@@ -47,11 +49,18 @@ def make_options(
     if not known:
         ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
         raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
-    schedule = Sweep() if schedule is None else schedule
-    if not isinstance(schedule, Schedule):
+    if schedule is not None and not isinstance(schedule, Schedule):
         raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
     damp, drop = (jax.tree.map(lambda d: jnp.asarray(np.asarray(d, graph.dtype)), rows) for rows in (damp, drop))
-    return Options(damp, drop, damped, dropping, relinearise, schedule)
+    plan = None
+    if isinstance(schedule, TreeOrder):
+        if damped or dropping:
+            raise ValueError("schedule: gbp.TreeOrder() is exact without damping and dropout; leave them at 0")
+        plan = tree_plan(problem)
+    elif schedule is None:
+        plan = None if damped or dropping else deep_linear_plan(problem)
+        schedule = Sweep() if plan is None else TreeOrder()
+    return Options(damp, drop, damped, dropping, relinearise, schedule, plan)
