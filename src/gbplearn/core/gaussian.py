@@ -117,14 +117,18 @@ class Gaussian(eqx.Module):
         """Which Gaussians can be normalised (blocks: one truth value a block)."""
         if not self.block:
             return self.lam > 0
-        return linalg.scaled_cholesky(self.lam)[2]
+        return _is_definite(self.lam)
 
     @property
     def mean(self) -> Float[Array, "..."]:
         """`lam^-1 eta`; zero along directions of which nothing is known."""
         if not self.block:
             return _compute(_mean, self.eta, self.lam)
-        return jnp.einsum("...ij,...j->...i", linalg.pseudo_inverse(self.lam)[0], self.eta)
+        inverse = linalg.pseudo_inverse(self.lam)[0]
+        mean = jnp.einsum("...ij,...j->...i", inverse, self.eta)
+        if _traced(mean) or self.dtype != jnp.float32:
+            return mean
+        return jnp.asarray(_corrected(*(np.asarray(a, np.float64) for a in (mean, inverse, self.eta, self.lam))), self.dtype)
 
     @property
     def variance(self) -> Float[Array, "..."]:
@@ -260,6 +264,17 @@ def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:
     mean, std = xp.broadcast_arrays(mean, std.astype(mean.dtype))
     lam = 1 / (std * std)
     return lam * mean, lam
+
+
+@jax.jit  # at module level: an eager loop would be compiled anew at each call
+def _is_definite(lam: Array) -> Array:
+    return linalg.scaled_cholesky(lam)[2]
+
+
+def _corrected(mean: np.ndarray, inverse: np.ndarray, eta: np.ndarray, lam: np.ndarray) -> np.ndarray:
+    """A mean with the rounding of `inverse eta` taken back: far from 0 that alone is 1e-5 standard deviations."""
+    left = eta - np.einsum("...ij,...j->...i", lam, mean)
+    return mean + np.einsum("...ij,...j->...i", inverse, left)
 
 
 def _mean(xp: Any, eta: Any, lam: Any) -> Any:

@@ -23,7 +23,7 @@ Factors lie along the last axes of all arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -58,40 +58,46 @@ def message_to(
     - `residual`, `weight`: of each measurement, `y - h` at the linearisation point and the precision of the noise.
     - `others`: all other variables of the factor.
     """
-    parts = [*(o.jacobian for o in others), jacobian, residual[:, None]]
-    rows = list(jnp.concatenate(parts, 1))
-    weights = list(weight)
+    rows = jnp.concatenate([*(o.jacobian for o in others), jacobian, residual[:, None]], 1)
     for other in others:
-        weights, rows = _eliminate(other, weights, rows)
+        weight, rows = _eliminate(other, weight, rows)
     d = jacobian.shape[1]
-    lam = add_all([w * q[:d, None] * q[None, :d] for w, q in zip(weights, rows)])
-    eta = add_all([w * q[:d] * q[d] for w, q in zip(weights, rows)])
-    return eta, lam
+    weighted = weight[:, None] * rows[:, :d]
+    lam = add_all(list(weighted[:, :, None] * rows[:, None, :d]))
+    return add_all(list(weighted * rows[:, d:])), lam
 
 
-def _eliminate(side: Side, weights: list[Array], rows: list[Array]) -> tuple[list[Array], list[Array]]:
+def _eliminate(
+    side: Side, weight: Float[Array, "m *f"], rows: Float[Array, "m c *f"]
+) -> tuple[Float[Array, "m *f"], Float[Array, "m c-d *f"]]:
     """The rows without their first columns, which are those of the variable of `side`."""
-    weights, rows = list(weights), list(rows)
-    noise = _NOISE * jnp.finfo(rows[0].dtype).eps
+    noise = _NOISE * jnp.finfo(rows.dtype).eps
     for pivot, own in _known_rows(side):
-        between = rows[0].shape[0] - 1 - own.shape[0]  # columns of other variables
-        p = jnp.concatenate([own[:-1], jnp.zeros((between, *own.shape[1:]), own.dtype), own[-1:]])
-        for i, (w, q) in enumerate(zip(weights, rows)):
-            first, rest = q[0], q[1:]
-            total = pivot + w * first * first
-            there = total > 0
-            inverse = jnp.where(there, 1 / jnp.where(there, total, 1), 0)
-            left = rest - first * p
-            # Rounding of what cancels must not pass for a measurement of a direction that is unknown otherwise.
-            rows[i] = left = jnp.where(jnp.abs(left) <= noise * jnp.abs(rest), 0, left)
-            weights[i] = w * jnp.where(there, pivot * inverse, 1)
-            p, pivot = p + (w * first * inverse) * left, total
-    return weights, rows
+        first, rest = rows[:, 0], rows[:, 1:]
+        between = jnp.zeros((rest.shape[1] - own.shape[0], *own.shape[1:]), own.dtype)  # columns of other variables
+        gain = weight * first
+        totals = _partial_sums(pivot, gain * first)
+        moments = _partial_sums(jnp.concatenate([own[:-1], between, own[-1:]]), gain[:, None] * rest)
+        before, after = totals[:-1], totals[1:]
+        p = jnp.where(before > 0, 1 / jnp.where(before > 0, before, 1), 0)[:, None] * moments[:-1]
+        rows = rest - first[:, None] * p
+        # Rounding of what cancels must not pass for a measurement of a direction that is unknown otherwise.
+        rows = jnp.where(jnp.abs(rows) <= noise * jnp.abs(rest), 0, rows)
+        weight = weight * jnp.where(after > 0, before / jnp.where(after > 0, after, 1), 1)
+    return weight, rows
 
 
-def _known_rows(side: Side):
-    """The cavity as rows, one for each direction: its weight, and its entries from the next direction on, the last of
-    them the right-hand side. The weight is 0 where nothing is known.
+def _partial_sums(start: Array, terms: Array) -> Array:
+    """`start`, and the same with one term more after the other along the first axis."""
+    out = [start]
+    for term in terms:
+        out.append(out[-1] + term)
+    return jnp.stack(out)
+
+
+def _known_rows(side: Side) -> Iterator[tuple[Array, Array]]:
+    """The cavity as rows, one for each direction: its weight `d`, and `d p` from the next direction on, the last number
+    being the right-hand side. Both are 0 where nothing is known.
     """
     d = side.eta.shape[0]
     tolerance = pivot_tolerance(side.lam.dtype, d) if d > 1 else 0.0
@@ -99,9 +105,9 @@ def _known_rows(side: Side):
     for j in range(d):
         pivot = left[0, 0]
         known = pivot > tolerance * side.lam[j, j]
-        row = jnp.where(known, left[0, 1:] / jnp.where(known, pivot, 1), 0)
+        row = jnp.where(known, left[0, 1:], 0)
         yield jnp.where(known, pivot, 0), row
-        left = left[1:, 1:] - left[1:, :1] * row
+        left = left[1:, 1:] - (left[1:, :1] / jnp.where(known, pivot, 1)) * row
 
 
 def scalar_messages_to_all(

@@ -133,7 +133,7 @@ def _unfit(group: Group) -> str | None:
     for slot in group.slots:
         if slot.pooled:
             return f"the messages of '{group.name}' are pooled (use messages='per-edge')"
-        if slot.edges.rows != ROWS or slot.edges.present() is not None:
+        if slot.edges.rows is not ROWS or slot.edges.present() is not None:
             return f"'{group.name}' is a layer"
     return None
 

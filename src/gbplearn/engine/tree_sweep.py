@@ -129,7 +129,7 @@ def _rows_at(problem: Problem, group: Group, g: int, points: Values, x0: Values)
         residual = residual - add_all(moves)
     f, m = group.factors, group.outputs
     jacobians = []
-    for slot, operator in zip(group.slots, operators):
+    for operator in operators[: len(group.slots)]:
         j = operator.each()
         j = j.reshape(*j.shape, 1, 1) if j.ndim == 2 else j
         jacobians.append(jnp.broadcast_to(j, (f, *j.shape[1:])))
@@ -286,7 +286,8 @@ def _messages_down(cohort: Cohort, lanes: _Lanes, parent: _Last, children: list[
         left = [[k for k in range(count + 1) if k != i] for i in targets]
         others = [Side(*(jnp.stack(a, -2) for a in zip(*(sides[k] for k in same)))) for same in zip(*left)]
         to = jnp.stack([lanes.jacobians[i] for i in targets], -2)
-        eta, lam = message_to(to, lanes.residual[:, None], lanes.weight[:, None], others)
+        residual, weight = (jnp.stack([a] * len(targets), -2) for a in (lanes.residual, lanes.weight))
+        eta, lam = message_to(to, residual, weight, others)
         out |= {i: _Last(eta[..., k, :], lam[..., k, :]) for k, i in enumerate(targets)}
     return [out[i] for i in range(1, count + 1)]
 
