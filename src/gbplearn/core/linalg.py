@@ -34,6 +34,17 @@ def add_all(terms: list[Array]) -> Array:
     return reduce(add, terms)
 
 
+def exact_sum(terms: list[Array]) -> Array:
+    """The sum of a list, rounded about once: what each addition rounds off is added up beside it (Knuth, Kahan)."""
+    total, lost = terms[0], None
+    for term in terms[1:]:
+        new = total + term
+        shadow = new - total
+        off = (total - (new - shadow)) + (term - shadow)
+        total, lost = new, off if lost is None else lost + off
+    return total if lost is None else total + lost
+
+
 def others_in_list(terms: list[Array]) -> list[Array | None]:
     """For each array of a list the sum of the *other* arrays; None if there is no other.
 

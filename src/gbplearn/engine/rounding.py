@@ -91,7 +91,7 @@ def find_beliefs(problem: Problem, state: State) -> BeliefsWithRounding:
     beliefs, off = {}, {}
     for name, prior in problem.prior.items():
         messages = [message_product(problem, state, g, s) for g, s in problem.touching(name)]
-        found = Gaussian(*(add_all([getattr(p, of) for p in (prior, *messages)]) for of in ("eta", "lam")))
+        found = Gaussian(*(linalg.exact_sum([getattr(p, of) for p in (prior, *messages)]) for of in ("eta", "lam")))
         off[name] = rounding_error(found, [prior, *messages])
         if name in problem.proper and messages:
             found, lost = made_proper(found, prior, messages)

@@ -47,7 +47,7 @@ from .loop import Enough, iterate
 from .options import Options, make_options
 from .program import Program
 from .result import FoundBeliefs
-from .schedules import Schedule
+from .schedules import Schedule, Sweep
 from .state import Messages, State, belief, belief_mean, empty_state
 from .undiagnosed import fixed_order
 
@@ -157,7 +157,7 @@ def solve(
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     bare = program.structure.problem
-    options = make_options(program, bare, damping, 0.0, schedule, 1)
+    options = make_options(program, bare, damping, 0.0, Sweep() if schedule is None else schedule, 1)
     if fixed_order(bare, options) is None:
         name = type(options.schedule).__name__
         raise ValueError(f"solve: gbp.{name}() picks its groups while it runs; take one of a fixed order")
