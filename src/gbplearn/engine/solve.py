@@ -210,10 +210,12 @@ def _come_to_rest(problem: Problem, options: Options, limit: Array, tolerance: A
     """Iterations from no messages at all, until they are at rest."""
     fresh, enough = no_diagnostics(problem), Enough(tolerance)
 
+    def finite(state: State) -> Array:
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state.messages)]))
+
     def going(carry: tuple[State, Array, Array, Array]) -> Array:
         state, quiet, _, made = carry
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state.messages)]))
-        return (made < limit) & finite & ~enough.at_rest(fresh._replace(quiet=quiet))
+        return (made < limit) & finite(state) & ~enough.at_rest(fresh._replace(quiet=quiet))
 
     def round_of_visits(carry: tuple[State, Array, Array, Array]) -> tuple[State, Array, Array, Array]:
         state, quiet, residual, made = carry
@@ -226,8 +228,9 @@ def _come_to_rest(problem: Problem, options: Options, limit: Array, tolerance: A
         ending = _Ending(jnp.ones((), bool), jnp.zeros_like(tolerance), made)
         return _AllMessages(state.messages, state.noise), ending
     state, quiet, residual, made = lax.while_loop(going, round_of_visits, (state, fresh.quiet, fresh.residual, made))
-    converged = enough.at_rest(fresh._replace(quiet=quiet))
-    return _AllMessages(state.messages, state.noise), _Ending(converged, residual.max(), made)
+    converged = enough.at_rest(fresh._replace(quiet=quiet)) & finite(state)
+    ending = _Ending(converged, jnp.where(finite(state), residual.max(), jnp.inf), made)
+    return _AllMessages(state.messages, state.noise), ending
 
 
 @partial(_come_to_rest.defjvp, symbolic_zeros=True)
