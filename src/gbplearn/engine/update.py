@@ -34,10 +34,12 @@ cavities in block form, scalars being blocks of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Float
 
@@ -174,21 +176,55 @@ def general_messages(
     if found is not None:
         return [Gaussian(eta[..., None], lam[..., None, None]) for eta, lam in found]
     # In units of the noise, metres beside radians do no harm.
-    whiten = lax.rsqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
+    whiten = lax.rsqrt(linalg.diagonal(covariance))
     covariance = covariance * whiten[:, :, None] * whiten[:, None, :]
     if scale is not None:
         whiten = whiten * jnp.sqrt(scale)
     residual = residual * whiten
     edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
-    factored = [linalg.scaled_cholesky(e.cavity.lam) for e in edges]
+    edges, apart = _joined(edges)
+    inverses = [linalg.definite_inverse(e.cavity.lam) for e in edges]
     if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
-        return _definite(edges, factored, residual, covariance)
+        return apart(_definite(edges, [v for v, _ in inverses], residual, covariance))
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
-    return lax.cond(
-        jnp.all(jnp.stack([jnp.all(good) for _, _, good in factored])),
-        lambda: _definite(edges, factored, residual, covariance),
-        lambda: _limit(edges, residual, covariance),
+    return apart(
+        lax.cond(
+            jnp.all(jnp.stack([jnp.all(good) for _, good in inverses])),
+            lambda: _definite(edges, [v for v, _ in inverses], residual, covariance),
+            lambda: _limit(edges, residual, covariance),
+        )
     )
+
+
+def _joined(edges: list[Edge]) -> tuple[list[Edge], Callable[[list[Gaussian]], list[Gaussian]]]:
+    """Edge sets of blocks of one size as one: what is done to each of them is compiled once.
+
+    **Returns:** the edge sets, and a function that takes their messages apart again.
+    """
+    sizes = [e.jacobian.shape[3] for e in edges]
+    like = {d: [i for i, size in enumerate(sizes) if size == d] for d in dict.fromkeys(sizes)}
+    parts = [[i] for i in like.get(1, [])] + [numbers for d, numbers in like.items() if d > 1]
+
+    def join(numbers: list[int]) -> Edge:
+        if len(numbers) == 1:
+            return edges[numbers[0]]
+        f = max(a.shape[0] for i in numbers for a in jax.tree.leaves((edges[i].jacobian, edges[i].cavity)))
+        jacobian, cavity, point = jax.tree.map(
+            lambda *x: jnp.concatenate([jnp.broadcast_to(a, (f, *a.shape[1:])) for a in x], 1),
+            *((edges[i].jacobian, edges[i].cavity, edges[i].point) for i in numbers),
+        )
+        return Edge(jacobian, cavity, point, all(edges[i].proper for i in numbers))
+
+    def apart(found: list[Gaussian]) -> list[Gaussian]:
+        out: dict[int, Gaussian] = {}
+        for numbers, messages in zip(parts, found):
+            ends = np.cumsum([edges[i].jacobian.shape[1] for i in numbers])
+            for i, end in zip(numbers, ends):
+                begin = end - edges[i].jacobian.shape[1]
+                out[i] = jax.tree.map(lambda x, a=begin, b=end: x[:, a:b], messages)
+        return [out[i] for i in range(len(edges))]
+
+    return [join(numbers) for numbers in parts], apart
 
 
 def _shifts(edges: list[Edge], means: list[Array]) -> list[Array]:
@@ -219,11 +255,8 @@ def _covariances(jacobian: Array, cov: Array) -> Array:
     return linalg.symmetric(jacobian @ cov @ linalg.transpose(jacobian))
 
 
-def _definite(
-    edges: list[Edge], factored: list[tuple[Array, Array, Array]], residual: Array, covariance: Array
-) -> list[Gaussian]:
-    """Every cavity proper; `factored` by `linalg.scaled_cholesky`."""
-    covs = [linalg.factor_inverse(factor, scale) for factor, scale, _ in factored]
+def _definite(edges: list[Edge], covs: list[Array], residual: Array, covariance: Array) -> list[Gaussian]:
+    """Every cavity proper, with the covariances `covs`."""
     means = [jnp.einsum("fnij,fnj->fni", v, e.cavity.eta) for v, e in zip(covs, edges)]
     edges = [e._replace(jacobian=_same_f(e.jacobian, m)[0]) for e, m in zip(edges, means)]
     shifts = _shifts(edges, means)
