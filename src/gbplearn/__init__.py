@@ -17,7 +17,8 @@ from .engine.infer import beliefs, infer, init, step
 from .engine.linearisation import AfterVisit, OnMovement
 from .engine.program import Program, compile
 from .engine.result import InferenceError, Result, Status, Trace
-from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep
+from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep, TreeOrder
+from .engine.solve import Solution, solve
 from .engine.state import State
 from .factors.measurement import FactorKind, Layout
 from .factors.operators import Entries, Operator
@@ -116,12 +117,14 @@ __all__ = [
     "Sequential",
     "SmoothLeakyRelu",
     "SoftmaxObservation",
+    "Solution",
     "State",
     "Status",
     "StencilKind",
     "Sweep",
     "Trace",
     "Transform",
+    "TreeOrder",
     "Tukey",
     "Uncertainty",
     "Unusual",
@@ -140,6 +143,7 @@ __all__ = [
     "merge",
     "native",
     "read_g2o",
+    "solve",
     "step",
     "write_g2o",
 ]

@@ -128,3 +128,19 @@ def test_data_is_a_pytree_of_numbers():
     assert all(isinstance(x, (jax.Array, np.ndarray, float)) for x in jax.tree.leaves(data))
     doubled = jax.tree.map(lambda x: x, data)
     same(gbp.infer(gbp.compile(chain()), data=doubled), gbp.infer(chain()))
+
+
+def test_kernels_belong_to_the_program(monkeypatch):
+    """Neither the environment nor `using` changes what was compiled: each choice has its own program."""
+    from gbplearn.kernels.registry import NO_KERNELS, chosen, pinned
+
+    usual = gbp.compile(chain())
+    with gbp.native.using(gbp.native.Build.NONE):
+        off = gbp.compile(chain())
+    assert off.kernels == NO_KERNELS
+    assert (off == usual) == (not gbp.native.status().on)
+    monkeypatch.setenv("GBPLEARN_NATIVE", "0")
+    assert chosen() == NO_KERNELS
+    with pinned(usual.kernels):
+        assert chosen() == usual.kernels
+    assert chosen() == NO_KERNELS

@@ -14,6 +14,7 @@ from gbplearn.engine.exchange import visit_group
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
+from gbplearn.kernels.cpu import chain as chain_module
 from gbplearn.kernels.cpu.calls import Argument, KernelCall
 from gbplearn.kernels.cpu.chain import CpuChain, common_pieces
 from gbplearn.kernels.cpu.library import built
@@ -151,22 +152,24 @@ def test_what_is_not_in_place_cannot_be_put_off(place, reported, why):
         CpuChain(8).call(tile_call(place, reported))
 
 
-@needs_kernels
-def test_arrays_are_known_by_their_places_not_by_what_they_are():
+def test_arrays_are_known_by_their_places_not_by_what_they_are(monkeypatch):
     """One array at two places is two, another one at the same place is the same."""
+    made, new_eta, new_lam = [], jnp.array(1.0), jnp.array(2.0)
+    monkeypatch.setattr(chain_module, "call_ffi", lambda *args: made.append(args) or [new_eta, new_lam])
+    eta, lam = Place(0, 0, Part.ETA), Place(0, 0, Part.LAM)
     chain, array = CpuChain(8), jnp.zeros(1)
-    arguments = {
-        "x.eta": Argument(array, Place(0, 0, Part.ETA)),
-        "x.lam": Argument(array, Place(0, 0, Part.LAM)),
-        "noise": Argument(array),
-    }
+    arguments = {"x.eta": Argument(array, eta), "x.lam": Argument(array, lam), "noise": Argument(array)}
     chain.call(KernelCall("gbplearn_tile_max", {}, arguments, ["x.eta", "x.lam"]))
-    arguments["x.lam"] = Argument(array + 1, Place(0, 0, Part.LAM))
+    arguments["x.lam"] = Argument(array + 1, lam)
     found = chain.call(KernelCall("gbplearn_tile_max", {}, arguments, ["x.lam"]))
     assert list(found) == ["x.lam"]
     assert len(chain) == 2
-    program = str(jax.make_jaxpr(lambda made: chain.run(made)[Place(0, 0, Part.LAM)])(jnp.ones(2, bool)))
-    # Numbers of the call's arguments: the first is `made`, the noise of each visit is an array of its own.
-    assert "visit0_arguments" in program
-    assert [chain._attributes[f"visit{i}_arguments"].tolist() for i in range(2)] == [[1, 2, 3], [1, 2, 4]]
-    assert [chain._attributes[f"visit{i}_results"].tolist() for i in range(2)] == [[0, 1], [1]]
+    written = chain.run(jnp.ones(2, bool))
+    assert (written[eta], written[lam]) == (new_eta, new_lam)
+    ((_, attributes, arrays, shapes, aliases),) = made
+    # Numbers of the call's arguments: the first is `made`, and the noise of each visit is an array of its own.
+    assert [attributes[f"visit{i}_arguments"].tolist() for i in range(2)] == [[1, 2, 3], [1, 2, 4]]
+    assert [attributes[f"visit{i}_results"].tolist() for i in range(2)] == [[0, 1], [1]]
+    assert len(arrays) == 5
+    assert shapes == [(1,), (1,)]
+    assert aliases == {1: 0, 2: 1}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 from operator import add
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,17 @@ _SMALL = 3
 def add_all(terms: list[Array]) -> Array:
     """The sum of a non-empty list of arrays."""
     return reduce(add, terms)
+
+
+def exact_sum(terms: list[Array]) -> Array:
+    """The sum of a list, rounded about once: what each addition rounds off is added up beside it (Knuth, Kahan)."""
+    total, lost = terms[0], None
+    for term in terms[1:]:
+        new = total + term
+        shadow = new - total
+        off = (total - (new - shadow)) + (term - shadow)
+        total, lost = new, off if lost is None else lost + off
+    return total if lost is None else total + lost
 
 
 def others_in_list(terms: list[Array]) -> list[Array | None]:
@@ -113,6 +125,12 @@ def _row_times_others(x: Float[Array, "a n b"]) -> Float[Array, "a n b"]:
     if a == 1:
         return jnp.matmul(ones, x[0], precision=exact)[None]
     return jnp.matmul(jnp.broadcast_to(ones, (a, n, n)), x, precision=exact)
+
+
+def safe_sqrt(x: Array) -> Array:
+    """The square root of numbers >= 0, with derivative 0 at 0: there it would be infinite, and infinity times 0 NaN."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
 def transpose(a: Array) -> Array:
@@ -243,13 +261,35 @@ def scaled_cholesky(
     scale = jnp.where(own > 0, lax.rsqrt(jnp.where(own > 0, own, 1)), 0)
     if n == 1:
         return jnp.ones_like(a), scale, (own > 0)[..., 0]
-    unit = a * scale[..., :, None] * scale[..., None, :]
+    factor, good = _unit_cholesky(a * scale[..., :, None] * scale[..., None, :])
+    return factor, scale, good
+
+
+@jax.custom_jvp
+def _unit_cholesky(unit: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Bool[Array, "*b"]]:
+    """Cholesky factor of matrices of unit diagonal, that of the identity where they are not positive definite."""
+    n = unit.shape[-1]
     factor = cholesky(unit)
     pivots = diagonal(factor) ** 2
-    good = jnp.all(jnp.isfinite(factor), (-2, -1)) & jnp.all(pivots > pivot_tolerance(a.dtype, n), -1)
-    return jnp.where(good[..., None, None], factor, jnp.eye(n, dtype=a.dtype)), scale, good
+    good = jnp.all(jnp.isfinite(factor), (-2, -1)) & jnp.all(pivots > pivot_tolerance(unit.dtype, n), -1)
+    return jnp.where(good[..., None, None], factor, jnp.eye(n, dtype=unit.dtype)), good
 
 
+@_unit_cholesky.defjvp
+def _unit_cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Any, Any]:
+    """`dL = L phi(L^-1 dA L^-T)`, where `phi` takes the lower triangle and half of the diagonal.
+
+    0 where the matrix is not definite: step by step through the factorisation it would be NaN there.
+    """
+    factor, good = _unit_cholesky(*primals)
+    half = triangular_solve(factor, symmetric(tangents[0]))
+    inner = jnp.tril(triangular_solve(factor, transpose(half)))
+    inner = inner - 0.5 * inner * jnp.eye(inner.shape[-1], dtype=inner.dtype)
+    tangent = jnp.where(good[..., None, None], factor @ inner, 0)
+    return (factor, good), (tangent, np.zeros(good.shape, jax.dtypes.float0))
+
+
+@jax.custom_jvp
 def definite_solve(
     a: Float[Array, "*b n n"], b: Float[Array, "*b n k"]
 ) -> tuple[Float[Array, "*b n k"], Bool[Array, "*b"]]:
@@ -286,6 +326,14 @@ def definite_solve(
     return solved * scale[..., None], good
 
 
+@definite_solve.defjvp
+def _definite_solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Any, Any]:
+    """`dx = a^-1 (db - da x)`, much shorter than step by step through the elimination."""
+    a, (da, db) = primals[0], tangents
+    x, good = definite_solve(*primals)
+    return (x, good), (definite_solve(a, db - da @ x)[0], np.zeros(good.shape, jax.dtypes.float0))
+
+
 def definite_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Bool[Array, "*b"]]:
     """`a^-1`, exactly symmetric, and whether `a` is safely positive definite; where not, that of its diagonal."""
     if a.shape[-1] == 1:
@@ -307,15 +355,6 @@ def spd_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n k"]) -> Float[Arr
     return definite_solve(a, jnp.broadcast_to(b, (*a.shape[:-1], b.shape[-1])))[0]
 
 
-def factor_inverse(factor: Float[Array, "*b n n"], scale: Float[Array, "*b n"]) -> Float[Array, "*b n n"]:
-    """`a^-1` from `scaled_cholesky(a)`, exactly symmetric."""
-    if factor.shape[-1] == 1:
-        return (scale * scale)[..., None]
-    return symmetric(
-        factor_solve(factor, scale, jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape))
-    )
-
-
 def spd_inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     """`a^-1` for positive definite `a`, exactly symmetric."""
     return 1 / a if a.shape[-1] == 1 else definite_inverse(a)[0]
@@ -329,6 +368,7 @@ def log_determinant(a: Float[Array, "*b n n"]) -> Float[Array, "*b"]:
     return 2 * jnp.sum(jnp.log(diagonal(factor)) - jnp.log(jnp.where(scale > 0, scale, 1)), -1)
 
 
+@jax.custom_jvp
 def split_semidefinite(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n n"]]:
     """Pseudo-inverse of a semidefinite `a`, and a `k` with `k k'` spanning its null space.
 
@@ -344,30 +384,76 @@ def split_semidefinite(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"
     return (vectors * inverse[..., None, :]) @ transpose(vectors), vectors * ~present[..., None, :]
 
 
+@split_semidefinite.defjvp
+def _split_semidefinite_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Any, Any]:
+    """Along changes that keep the rank: `dG = -G da G` of the generalised inverse `G`, `dk = -G da k`.
+
+    That is one of several: eigenvectors of equal eigenvalues have no derivatives of their own. All span the same space.
+    """
+    inverse, null = split_semidefinite(*primals)
+    moved = -inverse @ symmetric(tangents[0])
+    return (inverse, null), (symmetric(moved @ inverse), moved @ null)
+
+
+@jax.custom_batching.custom_vmap
+def all_true(flags: Bool[Array, "..."]) -> Bool[Array, ""]:
+    """Whether all are true; inside of `jax.vmap`, all of the whole batch.
+
+    As the condition of a `lax.cond` it stays one condition there. Else both branches would be computed, always.
+    """
+    return jnp.all(flags)
+
+
+@all_true.def_vmap
+def _all_true_of_batch(_size: int, _batched: list[bool], flags: Array) -> tuple[Array, bool]:
+    return all_true(flags), False
+
+
 @jax.jit  # at module level: an eager lax.cond would be compiled anew at each call
 def pseudo_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Float[Array, "*b n n"]]:
     """As `split_semidefinite`, but the slow eigenvalues are computed only if a matrix needs them."""
     inverse, good = definite_inverse(a)
     return lax.cond(
-        jnp.all(good),
+        all_true(good),
         lambda: (inverse, jnp.zeros_like(a)),
         lambda: split_semidefinite(a),
     )
 
 
+@jax.custom_jvp
 def limit_inverse(finite: Float[Array, "*b n n"], infinite: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     """`lim_{t -> inf} (finite + t infinite)^-1` for `finite > 0`, `infinite >= 0`.
 
     Nothing is known along the range of `infinite`; with `P` the projection on its null space the
     limit is `P (P finite P + I - P)^-1 P`.
     """
+    return _limit_inverse(finite, infinite)[0]
+
+
+def _limit_inverse(finite: Array, infinite: Array) -> tuple[Array, Array]:
+    """`limit_inverse`, and the pseudo-inverse of `infinite`."""
     size = jnp.trace(infinite, axis1=-2, axis2=-1)[..., None, None]
-    values, vectors = eigenvectors(infinite / jnp.where(size > 0, size, 1))
-    null = vectors * (values <= pivot_tolerance(finite.dtype, finite.shape[-1]))[..., None, :]
+    size = jnp.where(size > 0, size, 1)
+    values, vectors = eigenvectors(infinite / size)
+    unknown = values > pivot_tolerance(finite.dtype, finite.shape[-1])
+    null = vectors * ~unknown[..., None, :]
     projection = null @ transpose(null)
     identity = jnp.eye(finite.shape[-1], dtype=finite.dtype)
     inner = symmetric(projection @ finite @ projection) + identity - projection
-    return projection @ spd_inverse(symmetric(inner)) @ projection
+    pseudo = vectors * jnp.where(unknown, 1 / jnp.where(unknown, values, 1), 0)[..., None, :] @ transpose(vectors)
+    return projection @ spd_inverse(symmetric(inner)) @ projection, pseudo / size
+
+
+@limit_inverse.defjvp
+def _limit_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """With the limit `L`, along changes that keep the rank of `infinite`, `U`, and its pseudo-inverse `V`:
+
+    `dL = -L dS L - (I - L S) V dU L - L dU V (I - S L)`, from `U L = 0` and `L S L = L`.
+    """
+    finite, infinite = primals
+    limit, pseudo = _limit_inverse(finite, infinite)
+    turned = (jnp.eye(finite.shape[-1], dtype=finite.dtype) - limit @ finite) @ pseudo @ tangents[1] @ limit
+    return limit, -limit @ tangents[0] @ limit - turned - transpose(turned)
 
 
 def information(lam: Array, x: Array) -> Array:

@@ -17,7 +17,7 @@ except ImportError:
 
 _INSTEAD = (
     "gbp.infer is a Python loop over compiled programs and runs outside of JAX's transformations. gbp.solve runs "
-    "inside: compile the graph once (gbp.compile), and give the traced values to its data (gbp.Data.replace)"
+    "inside: compile the graph once, outside (gbp.compile), and give the traced values to its data (gbp.Data.replace)"
 )
 
 

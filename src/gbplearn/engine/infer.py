@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
-from ..core.tracing import refuse_jit
+from ..core.tracing import refuse_jit, refuse_traced
 from ..graph.data import Data
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.problem import Problem
@@ -132,7 +133,8 @@ def infer(
         at the kink of a `max` or a ReLU may jump to and fro for ever, without any consequence for the parameters.
     - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
-    - `schedule`: `gbp.Sweep()` (default), `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`.
+    - `schedule`: `gbp.Sweep()`, `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`, `gbp.TreeOrder()`. By default a
+        sweep; of a deep linear graph without loops the tree order, which is exact after one iteration.
     - `relinearise`: nonlinear factors every visit (1), every n visits, `gbp.OnMovement(threshold)`, or
         `gbp.AfterVisit()`.
     - `messages`: "per-edge" keeps every message; "pooled" keeps their product into each unit, with a reaction term for
@@ -163,6 +165,7 @@ def infer(
     if isinstance(graph, Program):
         if data is None or evidence is not None:
             raise ValueError("infer: a program needs data=, in which the evidence is (graph.data(evidence))")
+        refuse_traced("infer: data", data)
         program = graph
     else:
         if data is not None:
@@ -170,12 +173,12 @@ def infer(
         if not graph.factors:
             raise ValueError("the graph has no factors: add some with graph.add(gbp.Factor(...))")
         program, data = graph.with_structure(program_of, evidence, messages)
-        known = graph
+        origin = partial(_itself, graph)
 
-        def origin() -> FactorGraph:
-            return known
-
-    options = make_options(program, program.structure.problem, damping, dropout, schedule, relinearise)
+    given, bare = data, program.structure.problem
+    options = make_options(
+        program, bare, damping, dropout, schedule, relinearise, lambda: program.structure.with_data(given)
+    )
     key = initial_key(seed)
     if isinstance(init, Result):
         # A state keeps stored points if it had some before, whatever the options.
@@ -194,6 +197,10 @@ def infer(
     if throw and result.status is Status.DIVERGED:
         raise InferenceError(result.message, result)
     return result
+
+
+def _itself(graph: FactorGraph) -> FactorGraph:
+    return graph
 
 
 def _result(

@@ -11,6 +11,7 @@ from ..core.gaussian import POINT, Gaussian
 from ..core.linalg import add_all
 from ..graph.problem import Problem, prior_squares
 from .guard.proximal import with_settled_noise
+from .prediction import edge_sets, predicted_covariance
 from .state import State, belief, cavity, message_product
 
 
@@ -102,22 +103,16 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     group = problem.groups[g]
     if not group.slots:
         return jnp.zeros((group.factors,), group.y.dtype)
-    values = {**means, **problem.fixed}
-    linear = group.linearise(values)
+    linear = group.linearise({**means, **problem.fixed})
     scale = group.measure(group.y - linear.value).scale
     noise = group.covariance()
-    spread_by_noise = jnp.zeros((group.factors, group.outputs, group.outputs), noise.dtype)
-    edges = jnp.zeros((group.factors,), noise.dtype)
-    pools = []
-    for s, (slot, operator) in enumerate(zip(group.slots, group.operators(linear))):
+    used, edges = [], jnp.zeros((group.factors,), noise.dtype)
+    for s, slot in enumerate(group.slots):
         if slot.pooled:
-            pools.append(operator.squared().times(1 / beliefs[slot.variable].lam))
-            spread_by_noise = spread_by_noise + pools[-1][..., None]
+            used.append(beliefs[slot.variable])
             continue
-        j = operator.each()
         each = state.messages[g][s].on_edges(slot.edges)
-        outside = _outside(problem, state, g, s)
-        found = cavity(slot, outside, state.messages[g][s])
+        found = cavity(slot, _outside(problem, state, g, s), state.messages[g][s])
         lam = jnp.broadcast_to(found.lam, each.lam.shape)
         full = jnp.broadcast_to(slot.edges.spread(beliefs[slot.variable].lam), lam.shape)
         # A flat cavity's infinite variance cancels between S_f and the edge: a tiny precision stands in for zero.
@@ -126,26 +121,25 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
             floor = tiny * jnp.diagonal(full, axis1=-2, axis2=-1)
             lam = lam + floor[..., None] * jnp.eye(lam.shape[-1], dtype=lam.dtype)
             lam = jnp.where(linalg.scaled_cholesky(found.lam)[2][..., None, None], found.lam, lam)
-            cov, jac = linalg.spd_inverse(lam), j
         else:
             lam = jnp.where(lam > 0, lam, tiny * full)
-            cov, jac = (1 / lam)[..., None, None], j
+        used.append(Gaussian(jnp.zeros(each.eta.shape, lam.dtype), lam))
         ratios = _log_det(full, slot.block) - _log_det(lam, slot.block)
         present = slot.edges.present()
         ratios = ratios if present is None else jnp.where(present, ratios, 0)
         edges = edges + 0.5 * (ratios.sum(1) if slot.block else slot.edges.rows.total(ratios)[:, 0])
-        if group.scalar:
-            spread_by_noise = spread_by_noise + slot.edges.rows.total(j * j / lam)[..., None]
-            continue
-        jac = jnp.broadcast_to(jac, (group.factors, *jac.shape[1:]))
-        spread_by_noise = spread_by_noise + jnp.einsum("fnad,fnde,fnbe->fab", jac, cov, jac)
+    # Of the prediction S alone is needed, which does not depend on means or reactions.
+    reactions = [jnp.zeros((), noise.dtype) if slot.pooled else None for slot in group.slots]
+    at = {slot.variable: jnp.zeros((), noise.dtype) for slot in group.slots}
+    sets, pools = edge_sets(group, linear, used, reactions, at, at)
+    spread_by_noise = predicted_covariance(group, sets, pools)
     if scale is not None:
         root = jnp.sqrt(scale)
         spread_by_noise = spread_by_noise * root[:, :, None] * root[:, None, :]
     total = noise + spread_by_noise
     if pools:  # log |lam_belief| / |lam_cavity| to first order: each message is a small share of the belief
         k = 1.0 if scale is None else scale
-        edges = edges + 0.5 * (k * add_all(pools) / total[..., 0])[:, 0]
+        edges = edges + 0.5 * (k * predicted_covariance(group, [], pools)[..., 0] / total[..., 0])[:, 0]
     noise = jnp.broadcast_to(noise, total.shape)
     return edges - 0.5 * (_log_det(total, matrix=True) - _log_det(noise, matrix=True))
 

@@ -24,10 +24,12 @@ from jax import Array, lax
 
 from ..core.compiling import lean_options, release_memory
 from ..graph.problem import Problem
+from ..kernels.registry import pinned
 from .diagnostics import Diagnostics, priorities, put
 from .exchange import read_inbox, visit_group
 from .options import Options
 from .state import State
+from .tree_iteration import iterate_tree
 from .undiagnosed import fixed_order, iterate_undiagnosed, pick
 from .visit_diagnostics import moved
 
@@ -41,6 +43,8 @@ CHUNK = 50
 
 def iterate(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
     """One iteration: a full round of the schedule, with the diagnostics of its visits."""
+    if options.plan is not None:
+        return iterate_tree(problem, state, options, options.plan, latest)
     order = fixed_order(problem, options)
     if order is None:
         return _pick_and_visit(problem, state, options, latest)
@@ -130,7 +134,20 @@ def _run(
     **Returns:** the state, the newest diagnostics, the diagnostics of each iteration, and the number of iterations. An
     iteration that was not diagnosed has the diagnostics of the next one that was.
     """
-    problem = problem.with_known()
+    with pinned(problem.kernels):
+        return _run_pinned(problem.with_known(), state, options, latest, limit, enough, every)
+
+
+def _run_pinned(
+    problem: Problem,
+    state: State,
+    options: Options,
+    latest: Diagnostics,
+    limit: Array,
+    enough: Enough,
+    every: Array | None,
+) -> tuple[State, Diagnostics, Diagnostics, Array]:
+    """`_run`, with the kernels that the problem is compiled with."""
     # A schedule that draws at random may leave a group out: it must be visited before it counts as at rest.
     picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
     idle = jnp.asarray([not g.slots for g in problem.groups])
@@ -146,7 +163,9 @@ def _run(
         visits = state.visits
         if every is None:
             state, latest = iterate(problem, state, options, latest)
-            latest = enough.counted(latest, (idle | (state.visits > visits)) if picks else jnp.ones_like(idle))
+            counted = (idle | (state.visits > visits)) if picks else jnp.ones_like(idle)
+            # The diagnostics of a tree order are those of the state that it has led to: one quiet one is enough.
+            latest = enough.counted(latest, counted if options.plan is None else 2 * counted)
             return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
         # Residuals between two diagnosed iterations are unknown: the second quiet one must follow the first at once.
         count = jnp.where(latest.quiet.max() > 0, 1, enough.until_diagnosed(i, every))

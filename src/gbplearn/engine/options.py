@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -14,7 +14,8 @@ from jax import Array
 from ..graph.problem import Problem
 from .damping import Damping, per_slot
 from .linearisation import AfterVisit, OnMovement, Relinearise
-from .schedules import Schedule, Sweep
+from .schedules import Schedule, Sweep, TreeOrder
+from .tree import TreePlan, deep_linear_plan, tree_plan
 
 
 class GroupOptions(eqx.Module):
@@ -44,6 +45,7 @@ class Options(eqx.Module):
     dropping: bool = eqx.field(static=True)
     relinearise: Relinearise = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
+    plan: TreePlan | None = None  # of the tree order
 
     def of(self, g: int) -> GroupOptions:
         """The options of one group."""
@@ -72,18 +74,30 @@ def make_options(
     dropout: float | Damping,
     schedule: Schedule | None,
     relinearise: Relinearise,
+    edges: Callable[[], Problem] | None = None,
 ) -> Options:
-    """The arguments of `gbp.infer`, checked, for a problem of a graph."""
+    """The arguments of `gbp.infer`, checked, for a problem of a graph.
+
+    **Arguments:** `edges`: gives the problem with its numbers, where `problem` has shapes in the place of them.
+    """
     known = (isinstance(relinearise, int) and relinearise >= 1) or isinstance(relinearise, (OnMovement, AfterVisit))
     if not known:
         ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
         raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
-    schedule = Sweep() if schedule is None else schedule
-    if not isinstance(schedule, Schedule):
+    if schedule is not None and not isinstance(schedule, Schedule):
         raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))
     # By NumPy: outside of compiled code JAX would make an array of each for itself.
     damp, drop = (jax.tree.map(lambda d: np.asarray(d, graph.dtype), rows) for rows in (damp, drop))
-    return Options(damp, drop, damped, dropping, relinearise, schedule)
+    edges = (lambda: problem) if edges is None else edges
+    plan = None
+    if isinstance(schedule, TreeOrder):
+        if damped or dropping:
+            raise ValueError("schedule: gbp.TreeOrder() is exact without damping and dropout; leave them at 0")
+        plan = tree_plan(edges())
+    elif schedule is None:
+        plan = None if damped or dropping else deep_linear_plan(problem, edges)
+        schedule = Sweep() if plan is None else TreeOrder()
+    return Options(damp, drop, damped, dropping, relinearise, schedule, plan)

@@ -22,7 +22,7 @@ from ..core.tracing import refuse_jit
 from ..graph.data import Data
 from ..graph.graph import FactorGraph
 from ..graph.problem import Problem, Structure
-from ..kernels.registry import kernels
+from ..kernels.registry import Choice, chosen, kernels, pinned
 from .diagnostics import Diagnostics, no_diagnostics
 from .options import Options
 from .resume import Earlier, resumed
@@ -38,6 +38,7 @@ class Program:
     - `blocks`: those of them that are vector variables.
     - `by_kind`: of each variable, "activation" or "parameter".
     - `dtype`: of all messages.
+    - `kernels`: which native kernels it is compiled with.
     - `derive`: completes data with numbers that follow from others of them; hashable, None for nothing.
     """
 
@@ -46,6 +47,7 @@ class Program:
     blocks: frozenset[str]
     by_kind: tuple[tuple[str, str], ...]
     dtype: Any
+    kernels: Choice
     derive: Callable[[Data], Data] | None = None
 
     def __repr__(self) -> str:
@@ -92,7 +94,12 @@ def program_of(graph: FactorGraph, problem: Problem, derive: Callable[[Data], Da
     """The program of a graph that has been laid out as this problem."""
     names = tuple((name, graph.canonical(name)) for name in graph.variables)
     blocks = frozenset(name for name, v in graph.variables.items() if v.block)
-    return Program(Structure(problem), names, blocks, tuple(graph.kinds.items()), graph.dtype, derive)
+    return Program(Structure(problem), names, blocks, tuple(graph.kinds.items()), graph.dtype, chosen(), derive)
+
+
+def kernels_of_now() -> Choice:
+    """The kernels that a program would be compiled with now."""
+    return chosen()
 
 
 class Begun(NamedTuple):
@@ -109,21 +116,26 @@ def begin(
     program: Program, data: Data, options: Options, key: Array, keep_points: bool, was: Earlier | None = None
 ) -> Begun:
     """The numbers put in their places, and a state in which no message has been sent yet; or an earlier one."""
-    problem = with_kernels(program.problem(data).with_known(), options)
+    problem = with_kernels(program.problem(data).with_known(), options, program.kernels)
     counts = [g.measurements() for g in problem.groups]
     state = empty_state(problem, key, keep_points)
     state = state if was is None else resumed(problem, state, was)
     return Begun(problem, state, no_diagnostics(problem), jnp.stack(counts) if counts else jnp.zeros(0))
 
 
-@jax.jit
 def prepared(problem: Problem, options: Options) -> Problem:
     """A problem as `begin` makes it: for callers that have one, and that time its visits."""
-    return with_kernels(problem.with_known(), options)
+    return _prepared(problem, options, chosen())
 
 
-def with_kernels(known: Problem, options: Options) -> Problem:
-    """The problem with `native` set: whether kernels send most of the messages, so that XLA has little to compile."""
+@partial(jax.jit, static_argnums=2)
+def _prepared(problem: Problem, options: Options, choice: Choice) -> Problem:
+    return with_kernels(problem.with_known(), options, choice)
+
+
+def with_kernels(known: Problem, options: Options, choice: Choice) -> Problem:
+    """The problem with the choice of kernels in it, and whether these send most of the messages (`native`)."""
     sent = {g: known.groups[g].edges for g in known.active()}
-    native = sum(e for g, e in sent.items() if kernels().visit_kernel(known.local(g), options.of(g)) is not None)
-    return dataclasses.replace(known, native=2 * native > sum(sent.values()))
+    with pinned(choice):
+        native = sum(e for g, e in sent.items() if kernels().visit_kernel(known.local(g), options.of(g)) is not None)
+    return dataclasses.replace(known, native=2 * native > sum(sent.values()), kernels=choice)

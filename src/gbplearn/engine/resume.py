@@ -98,7 +98,7 @@ def _slot_messages(group: Group, slot: Slot, wanted: Messages, known: Group, old
             messages = dataclasses.replace(messages, reaction=_padded(messages.reaction, wanted.reaction.shape))
     if (messages.reaction is None) != (wanted.reaction is None):
         # Where another slot holds the reaction now, it starts anew.
-        zeros = None if wanted.reaction is None else np.zeros(wanted.reaction.shape, wanted.reaction.dtype)
+        zeros = None if wanted.reaction is None else jnp.zeros(wanted.reaction.shape, wanted.reaction.dtype)
         messages = dataclasses.replace(messages, reaction=zeros)
     if jax.tree.structure(messages) != jax.tree.structure(wanted):
         raise ValueError(_ANOTHER)

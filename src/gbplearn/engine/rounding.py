@@ -47,8 +47,7 @@ def rounding_error(belief: Gaussian, parts: list[Gaussian]) -> Array:
         counts = (belief.lam > 0) & (belief.lam < POINT / 2)
         return jnp.max(jnp.where(counts, eps * eta / jnp.sqrt(jnp.where(counts, belief.lam, 1)), 0), initial=0)
     lam = add_all([jnp.abs(p.lam) for p in parts])
-    factor, scale, good = linalg.scaled_cholesky(belief.lam)
-    v = linalg.factor_inverse(factor, scale)
+    v, good = linalg.definite_inverse(belief.lam)
     mean = jnp.abs(linalg.information(v, belief.eta))
     counts = good & (_diagonal(belief.lam).max(-1) < POINT / 2)
     variance = jnp.where(counts[..., None], _diagonal(v), 1)
@@ -91,7 +90,7 @@ def find_beliefs(problem: Problem, state: State) -> BeliefsWithRounding:
     beliefs, off = {}, {}
     for name, prior in problem.prior.items():
         messages = [message_product(problem, state, g, s) for g, s in problem.touching(name)]
-        found = Gaussian(*(add_all([getattr(p, of) for p in (prior, *messages)]) for of in ("eta", "lam")))
+        found = Gaussian(*(linalg.exact_sum([getattr(p, of) for p in (prior, *messages)]) for of in ("eta", "lam")))
         off[name] = rounding_error(found, [prior, *messages])
         if name in problem.proper and messages:
             found, lost = made_proper(found, prior, messages)

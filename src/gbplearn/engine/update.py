@@ -28,8 +28,7 @@ means (the reaction term of approximate message passing):
 and `g` is damped like the messages that it stands for: a factor has one for its parameters, one for its activations.
 At rest `g = (y - h) / Sy` at the means, so the means of a linear graph are exact, whatever the number of edges.
 
-Scalar slots have Jacobians `(F, n)` when M = 1. The general form has blocks throughout: Jacobians `(F, n, M, d)`,
-cavities in block form, scalars being blocks of one.
+`S` and `R` are computed in `prediction.py`; here messages are made of them.
 """
 
 from __future__ import annotations
@@ -39,40 +38,24 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jaxtyping import Float
 
 from ..core import linalg
 from ..core.gaussian import Gaussian
-from ..core.linalg import add_all, others_in_list, sum_of_others
-from ..edges.base import ROWS, Rows
-from ..factors.operators import Operator
+from ..core.linalg import others_in_list, sum_of_others
 from ..kernels.registry import kernels
-
-# In rows of up to so many edges one may be far vaguer than the rest.
-_SHORT = 16
-
-
-class Edge(NamedTuple):
-    """One edge set: the arrays that the update takes of it."""
-
-    jacobian: Array  # (F | 1, n), or (F | 1, n, M, d)
-    cavity: Gaussian  # (F, n), or (F, n, d) in block form
-    point: Array  # linearisation point: (F | 1, n), or (F | 1, n, d)
-    proper: bool  # known never to have a cavity of zero precision
-    rows: Rows = ROWS  # how edges lie in these arrays, if not like this
-    by_hand: bool = True  # of a function of the user's, not of a layer: priors may be as vague as they like
-
-
-class PooledEdges(NamedTuple):
-    """One pooled edge set: the arrays that the update takes of it."""
-
-    jacobian: Operator
-    mean: Array  # of the belief of the variable, in its own shape, everywhere proper
-    variance: Array
-    move: Array | None  # from the linearisation point to the mean; None where that is none
-    reaction: Float[Array, "f 1"]  # g
+from .prediction import (
+    Edge,
+    GeneralPrediction,
+    PooledEdges,
+    definite_moments,
+    limit_moments,
+    plus,
+    predict_general,
+    predict_scalar,
+    unknown_directions,
+)
 
 
 class PooledMessages(NamedTuple):
@@ -80,20 +63,6 @@ class PooledMessages(NamedTuple):
 
     message: Gaussian
     reaction: Float[Array, "f 1"]
-
-
-def _plus(a: Array, b: Array | None) -> Array:
-    return a if b is None else a + b
-
-
-def _leave_one_out(edges: list[Edge], terms: list[Array], totals: list[Array]) -> list[Array]:
-    """Terms of every edge and their totals -> for each edge the sum over all other edges of its factor."""
-    across = others_in_list(totals)
-    return [_plus(e.rows.others(t), None if a is None else e.rows.lift(a)) for e, t, a in zip(edges, terms, across)]
-
-
-def _is_short(edge: Edge) -> bool:
-    return edge.by_hand and edge.jacobian.ndim == 2 and edge.jacobian.shape[1] <= _SHORT
 
 
 def scalar_messages(
@@ -113,51 +82,25 @@ def scalar_messages(
     - `scale`: robust factor on the precision, None for 1.
     - `pools`: the pooled edge sets of the group.
     """
-    means, spreads = [], []
-    for e in edges:
-        known = e.cavity.lam > 0
-        lam = e.cavity.lam if e.proper else jnp.where(known, e.cavity.lam, 1)
-        v = 1 / lam
-        means.append(e.cavity.eta * v if e.proper else jnp.where(known, e.cavity.eta * v, e.point))
-        spreads.append(v if e.proper else jnp.where(known, v, 0))
-    terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
-    totals = [e.rows.total(t) for e, t in zip(edges, terms)]
-    others: list[Array] = _leave_one_out(edges, terms, totals) if edges else []
-    wide = [p.jacobian.squared().times(p.variance) for p in pools]
-    moves = [p.jacobian.times(p.move) for p in pools if p.move is not None]
-    moves += [-p.reaction * v for p, v in zip(pools, wide)]
-    if pools:
-        others = [o + e.rows.lift(add_all(wide)) for e, o in zip(edges, others)]
-    shifts = [e.jacobian * (m - e.point) for e, m in zip(edges, means)]
-    # In layers, and in long rows, no edge is vaguer than all others by as much as float32 has digits: no check there.
-    half = 0.5 * add_all([*totals, *wide])
-    most = [t > e.rows.lift(half) if _is_short(e) else None for e, t in zip(edges, terms)]
-    moves += [e.rows.total(x if top is None else jnp.where(top, 0, x)) for e, top, x in zip(edges, most, shifts)]
-    left = residual[:, None] - add_all(moves)  # by all but the edge that holds most of S
-    own = [e.rows.total(jnp.where(top, x, 0)) for e, top, x in zip(edges, most, shifts) if top is not None]
-    innovation = left - add_all(own) if own else left
+    found = predict_scalar(edges, pools, residual[:, None])
     # k / (variance + k rest): the robust scale belongs to the noise, variance / k, and may be 0.
     k = 1.0 if scale is None else scale[:, None]
     out = []
-    for e, m, rest, top in zip(edges, means, others, most):
+    for i, (e, rest) in enumerate(zip(edges, found.others)):
         weight = 1.0 if scale is None else e.rows.lift(scale[:, None])
         gain = e.jacobian * (weight / (e.rows.lift(variance[:, None]) + weight * rest))
-        explained = e.rows.lift(innovation) + e.jacobian * m
-        if top is not None:
-            explained = jnp.where(top, e.rows.lift(left) + e.jacobian * e.point, explained)
-        out.append(Gaussian(gain * explained, gain * e.jacobian))
+        out.append(Gaussian(gain * found.explained_by(i, e), gain * e.jacobian))
     count = None
-    if not all(e.proper for e in edges):
-        unknown = [((e.cavity.lam <= 0) & (e.jacobian != 0)).astype(residual.dtype) for e in edges]
-        count = add_all([e.rows.total(u) for e, u in zip(edges, unknown)])
+    if found.unknown is not None:
+        unknown, count = found.unknown
         # No other edge is unknown; counts are exact.
         informed = [e.rows.lift(count) - u < 0.5 for e, u in zip(edges, unknown)]
         out = [Gaussian(jnp.where(h, g.eta, 0), jnp.where(h, g.lam, 0)) for g, h in zip(out, informed)]
     if not pools:
         return out, []
-    gain = k / (variance[:, None] + k * add_all([*totals, *wide]))
+    gain = k / (variance[:, None] + k * found.spread)
     gain = jnp.broadcast_to(gain if count is None else jnp.where(count < 0.5, gain, 0), (residual.shape[0], 1))
-    share = gain * innovation
+    share = gain * found.innovation
     summed = []
     for p in pools:
         lam = p.jacobian.squared().back(gain)
@@ -179,21 +122,21 @@ def general_messages(
     whiten = lax.rsqrt(linalg.diagonal(covariance))
     covariance = covariance * whiten[:, :, None] * whiten[:, None, :]
     if scale is not None:
-        whiten = whiten * jnp.sqrt(scale)
+        whiten = whiten * linalg.safe_sqrt(scale)
     residual = residual * whiten
     edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
     edges, apart = _joined(edges)
     inverses = [linalg.definite_inverse(e.cavity.lam) for e in edges]
+
+    def definite() -> list[Gaussian]:
+        moments = [definite_moments(e, covariance) for e, (covariance, _) in zip(edges, inverses)]
+        return _definite(predict_general(edges, residual, moments), covariance)
+
     if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
-        return apart(_definite(edges, [v for v, _ in inverses], residual, covariance))
+        return apart(definite())
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
-    return apart(
-        lax.cond(
-            jnp.all(jnp.stack([jnp.all(good) for _, good in inverses])),
-            lambda: _definite(edges, [v for v, _ in inverses], residual, covariance),
-            lambda: _limit(edges, residual, covariance),
-        )
-    )
+    good = linalg.all_true(jnp.stack([jnp.all(good) for _, good in inverses]))
+    return apart(lax.cond(good, definite, lambda: _limit(edges, residual, covariance)))
 
 
 def _joined(edges: list[Edge]) -> tuple[list[Edge], Callable[[list[Gaussian]], list[Gaussian]]]:
@@ -202,46 +145,29 @@ def _joined(edges: list[Edge]) -> tuple[list[Edge], Callable[[list[Gaussian]], l
     **Returns:** the edge sets, and a function that takes their messages apart again.
     """
     sizes = [e.jacobian.shape[3] for e in edges]
-    like = {d: [i for i, size in enumerate(sizes) if size == d] for d in dict.fromkeys(sizes)}
-    parts = [[i] for i in like.get(1, [])] + [numbers for d, numbers in like.items() if d > 1]
+    parts = [[i] for i, d in enumerate(sizes) if d == 1]
+    parts += [[i for i, size in enumerate(sizes) if size == d] for d in dict.fromkeys(sizes) if d > 1]
 
     def join(numbers: list[int]) -> Edge:
         if len(numbers) == 1:
             return edges[numbers[0]]
-        f = max(a.shape[0] for i in numbers for a in jax.tree.leaves((edges[i].jacobian, edges[i].cavity)))
-        jacobian, cavity, point = jax.tree.map(
-            lambda *x: jnp.concatenate([jnp.broadcast_to(a, (f, *a.shape[1:])) for a in x], 1),
-            *((edges[i].jacobian, edges[i].cavity, edges[i].point) for i in numbers),
-        )
+        arrays = [(edges[i].jacobian, edges[i].cavity, edges[i].point) for i in numbers]
+        f = max(a.shape[0] for a in jax.tree.leaves(arrays))
+        wide = jax.tree.map(lambda a: jnp.broadcast_to(a, (f, *a.shape[1:])), arrays)
+        jacobian, cavity, point = jax.tree.map(lambda *a: jnp.concatenate(a, 1), *wide)
         return Edge(jacobian, cavity, point, all(edges[i].proper for i in numbers))
 
     def apart(found: list[Gaussian]) -> list[Gaussian]:
         out: dict[int, Gaussian] = {}
         for numbers, messages in zip(parts, found):
-            ends = np.cumsum([edges[i].jacobian.shape[1] for i in numbers])
-            for i, end in zip(numbers, ends):
-                begin = end - edges[i].jacobian.shape[1]
+            begin = 0
+            for i in numbers:
+                end = begin + edges[i].jacobian.shape[1]
                 out[i] = jax.tree.map(lambda x, a=begin, b=end: x[:, a:b], messages)
+                begin = end
         return [out[i] for i in range(len(edges))]
 
     return [join(numbers) for numbers in parts], apart
-
-
-def _shifts(edges: list[Edge], means: list[Array]) -> list[Array]:
-    """`J (m - x0)` of every edge, `(F, n, M)`."""
-    return [jnp.einsum("fnmd,fnd->fnm", *_same_f(e.jacobian, m - e.point)) for e, m in zip(edges, means)]
-
-
-def _left_by_others(edge: Edge, residual: Array, shift: Array, across: Array | None) -> Array:
-    """`R_-i` of every edge `(F, n, M)`; `across`: the shifts of all other edge sets, added up."""
-    left = (residual if across is None else residual - across)[:, None] - sum_of_others(shift, 1)
-    return left + jnp.einsum("fnmd,fnd->fnm", *_same_f(edge.jacobian, edge.point))
-
-
-def _same_f(a: Array, b: Array) -> tuple[Array, Array]:
-    """Broadcast the factor axes of two arrays against each other."""
-    f = max(a.shape[0], b.shape[0])
-    return jnp.broadcast_to(a, (f, *a.shape[1:])), jnp.broadcast_to(b, (f, *b.shape[1:]))
 
 
 def _message(jacobian: Array, left: Array, inverse_times) -> Gaussian:
@@ -251,48 +177,33 @@ def _message(jacobian: Array, left: Array, inverse_times) -> Gaussian:
     return Gaussian(solved[..., -1], linalg.symmetric(solved[..., :-1]))
 
 
-def _covariances(jacobian: Array, cov: Array) -> Array:
-    return linalg.symmetric(jacobian @ cov @ linalg.transpose(jacobian))
-
-
-def _definite(edges: list[Edge], covs: list[Array], residual: Array, covariance: Array) -> list[Gaussian]:
-    """Every cavity proper, with the covariances `covs`."""
-    means = [jnp.einsum("fnij,fnj->fni", v, e.cavity.eta) for v, e in zip(covs, edges)]
-    edges = [e._replace(jacobian=_same_f(e.jacobian, m)[0]) for e, m in zip(edges, means)]
-    shifts = _shifts(edges, means)
-    m = residual.shape[1]
-    few = [e.jacobian.shape[1] < 2 * m or e.jacobian.shape[3] > 1 for e in edges]
-    parts = [_covariances(e.jacobian, v) if short else None for e, v, short in zip(edges, covs, few)]
-    totals = [
-        jnp.einsum("fnad,fnde,fnbe->fab", e.jacobian, v, e.jacobian) if p is None else p.sum(1)
-        for e, v, p in zip(edges, covs, parts)
-    ]
+def _definite(found: GeneralPrediction, covariance: Array) -> list[Gaussian]:
+    """Every cavity proper; `covariance`: of the noise."""
     out = []
-    across = others_in_list([x.sum(1) for x in shifts])
-    for e, v, mean, p, rest, shift, x in zip(edges, covs, means, parts, others_in_list(totals), shifts, across):
-        base = _plus(covariance, rest)
+    for i, (e, p, (rest, across)) in enumerate(zip(found.edges, found.parts, found.of_other_sets())):
+        base = plus(covariance, rest)
         if p is None:
-            left = residual if x is None else residual - x
-            out.append(_many_scalars(e, v[..., 0, 0], mean[..., 0], left, shift, base))
+            left = found.residual if across is None else found.residual - across
+            out.append(_many_scalars(found, i, left, base))
         else:
             s = base[:, None] + sum_of_others(p, 1)
-            left = _left_by_others(e, residual, shift, x)
+            left = found.left_by_others(i, across)
             out.append(_message(e.jacobian, left, lambda b, s=s: linalg.spd_solve(s, b)))
     return out
 
 
-def _many_scalars(edge: Edge, v: Array, mean: Array, residual: Array, shift: Array, base: Array) -> Gaussian:
-    """More scalars than 2 M in one edge set: one solve with the shared `S`, and `2 M - 1` exact ones.
+def _many_scalars(found: GeneralPrediction, i: int, residual: Array, base: Array) -> Gaussian:
+    """More scalars than 2 M in the `i`-th edge set: one solve with the shared `S`, and `2 M - 1` exact ones.
 
-    `v`, `mean (F, n)`, `residual (F, M)`: less what the other edge sets shift, `shift (F, n, M)`, `base (F, M, M)`:
-    noise and the other edge sets.
+    `residual (F, M)`: less what the other edge sets shift, `base (F, M, M)`: noise and the other edge sets.
     """
+    edge, shift = found.edges[i], found.shifts[i]
+    v, mean = found.covariances[i][..., 0, 0], found.means[i][..., 0]
     j, point = edge.jacobian[..., 0], jnp.broadcast_to(edge.point[..., 0], v.shape)
     factors, _, m = j.shape
     innovation = residual - shift.sum(1)
     s = base + jnp.einsum("fn,fna,fnb->fab", v, j, j)
-    factor, unit, _ = linalg.scaled_cholesky(s)
-    solved = linalg.factor_solve(factor, unit, linalg.transpose(j))  # (F, M, n)
+    solved = linalg.spd_solve(s, linalg.transpose(j))  # (F, M, n)
     precision = jnp.einsum("fnm,fmn->fn", j, solved)
     leverage = v * precision
     left = 1 - jnp.minimum(leverage, 0.75)  # those above 1/2 are replaced below
@@ -312,38 +223,23 @@ def _many_scalars(edge: Edge, v: Array, mean: Array, residual: Array, shift: Arr
         return eta.at[row, top].set(exact.eta[..., 0]), lam.at[row, top].set(exact.lam[..., 0, 0])
 
     # With many variables a leverage above 1/2 is rare, and to search for one costs less than the exact solves.
-    eta, lam = lax.cond(jnp.any(leverage > 0.5), with_exact_ones, lambda: (eta, lam))
+    eta, lam = lax.cond(linalg.all_true(~(leverage > 0.5)), lambda: (eta, lam), with_exact_ones)
     return Gaussian(eta[..., None], lam[..., None, None])
 
 
 def _limit(edges: list[Edge], residual: Array, covariance: Array) -> list[Gaussian]:
     """Some cavities improper: their unknown directions have infinite variance."""
-    tolerance = linalg.pivot_tolerance(residual.dtype, residual.shape[1])
-    means, parts, infinite, jacobians = [], [], [], []
-    for e in edges:
-        cov, null = linalg.split_semidefinite(e.cavity.lam)
-        off = e.cavity.eta - jnp.einsum("fnij,fnj->fni", *_same_f(e.cavity.lam, e.point))
-        means.append(e.point + jnp.einsum("fnij,fnj->fni", cov, off))
-        jacobian = _same_f(e.jacobian, cov)[0]
-        jacobians.append(jacobian)
-        parts.append(_covariances(jacobian, cov))
-        # Directions of the measurement that an unknown direction moves, each of unit length or (rounding) zero.
-        moved = jacobian @ null
-        size = jnp.sum(moved**2, -2, keepdims=True)
-        full = jnp.sum(jacobian**2, (-2, -1), keepdims=True) * jnp.sum(null**2, -2, keepdims=True)
-        real = size > tolerance**2 * full
-        moved = jnp.where(real, moved * lax.rsqrt(jnp.where(real, size, 1)), 0)
-        infinite.append(moved @ linalg.transpose(moved))
-    edges = [e._replace(jacobian=j) for e, j in zip(edges, jacobians)]
-    shifts = _shifts(edges, means)
-    shift_across = others_in_list([x.sum(1) for x in shifts])
-    finite_across = others_in_list([p.sum(1) for p in parts])
+    moments = [limit_moments(e) for e in edges]
+    found = predict_general(edges, residual, [m[:2] for m in moments], all_parts=True)
+    infinite = [unknown_directions(e.jacobian, m[2], residual.shape[1]) for e, m in zip(found.edges, moments)]
     infinite_across = others_in_list([p.sum(1) for p in infinite])
     out = []
-    for e, p, q, x, a, b, c in zip(edges, parts, infinite, shifts, finite_across, infinite_across, shift_across):
-        s = _plus(covariance, a)[:, None] + sum_of_others(p, 1)
+    sets = zip(found.edges, found.parts, infinite, infinite_across, found.of_other_sets())
+    for i, (e, p, q, b, (a, across)) in enumerate(sets):
+        assert p is not None
+        s = plus(covariance, a)[:, None] + sum_of_others(p, 1)
         unknown = sum_of_others(q, 1) if b is None else b[:, None] + sum_of_others(q, 1)
         inverse = linalg.limit_inverse(s, unknown)
-        left = _left_by_others(e, residual, x, c)
+        left = found.left_by_others(i, across)
         out.append(_message(e.jacobian, left, lambda right, inverse=inverse: inverse @ right))
     return out

@@ -10,8 +10,8 @@ messages, and knows nothing else of the graph. It sends the messages of the grou
    beliefs, and correct them by their reaction term.
 3. Linearise `h` at the current means, or at stored points (`linearisation.py`).
 4. Update the noise variance, if it is learnt (`noise_update.py`).
-5. Compute the undamped messages (`propose`, by the equations of `update.py`), with the robust scales of the residuals
-   `y - h` at the linearisation points.
+5. Compute the undamped messages (`propose`, by the equations of `update.py` from the prediction of `prediction.py`),
+   with the robust scales of the residuals `y - h` at the linearisation points.
 6. Damp them, drop some out, and put them in the place of the old ones.
 
 It returns what belongs to the group afterwards, what others read of it (the outbox), and if wanted its diagnostics: how
@@ -31,16 +31,16 @@ import numpy as np
 from jax import Array, lax
 
 from ..core.gaussian import Gaussian
-from ..factors.measurement import Linear
-from ..graph.group import Group, Slot
+from ..graph.group import Group
 from ..graph.local import LocalGroup
 from ..kernels.registry import Call, kernels
 from .inbox import Inbox, beliefs_with, means_of, product, undamped
 from .linearisation import AfterVisit, linearisation_points
 from .noise_update import learn_noise
 from .options import GroupOptions
+from .prediction import Edge, PooledEdges, edge_sets, held_spread, noise_with_held, predict
 from .state import Messages, Own, cavity
-from .update import Edge, PooledEdges, PooledMessages, general_messages, scalar_messages
+from .update import PooledMessages, general_messages, scalar_messages
 from .visit_diagnostics import VisitDiagnostics, diagnose_visit
 
 
@@ -55,65 +55,28 @@ class Visited(NamedTuple):
 
 def propose(
     group: Group,
-    linear: Linear,
-    cavities: list[Gaussian],
-    reactions: list[Array | None],
-    means: dict[str, Array],
-    points: dict[str, Array],
+    edges: list[Edge],
+    pools: list[PooledEdges],
     residual: Array,
     scale: Array | None,
-    held_spread: Array | None,
+    held: Array | None,
 ) -> list[Gaussian | PooledMessages]:
     """The undamped messages of a group, slot by slot.
 
     **Arguments:**
 
-    - `cavities`: of each slot its cavities, or if it is pooled the belief.
-    - `reactions`: of each pooled slot.
-    - `means`: of the beliefs of what is pooled; those that are the very arrays in `points` have not moved.
-    - `held_spread`: the variance of `h` that comes from variables held at a belief.
+    - `edges`, `pools`: its edge sets (`prediction.edge_sets`).
+    - `residual`: `y - h` at the linearisation point.
+    - `scale`: robust factor on the precision, None for 1.
+    - `held`: the spread that comes from variables held at a belief.
     """
-    rows = group.factors
-    residual = jnp.broadcast_to(residual, (rows, group.outputs))
-    operators = group.operators(linear)
+    residual, noise = group.every_factor(residual), noise_with_held(group, held, scale)
     if group.scalar:
-        edges, pools, by_hand = [], [], not group.measurement.whole
-        for s, j, g, r in zip(group.slots, operators, cavities, reactions):
-            if r is not None:
-                mean = means[s.variable]
-                move = None if points[s.variable] is mean else mean - points[s.variable]
-                pools.append(PooledEdges(j, mean, 1 / g.lam, move, r))
-            else:
-                edges.append(Edge(j.each(), g, _spread(s, points), s.proper, s.edges.rows, by_hand))
         k = None if scale is None else scale[:, 0]
-        variance = jnp.broadcast_to(group.noise.reshape(-1), (rows,))
-        if held_spread is not None:  # the robust scale belongs to the noise alone
-            variance = variance + held_spread[:, 0] * (1.0 if k is None else k)
-        each, pooled_ones = (iter(m) for m in scalar_messages(edges, residual[:, 0], variance, k, pools))
-        return [next(each if r is None else pooled_ones) for r in reactions]
-    edges = []
-    for j, c, s in zip(operators, cavities, group.slots):
-        wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
-        edges.append(Edge(j.each(), wide, _point(_spread(s, points), s, wide), s.proper))
-    covariance = group.covariance()
-    if held_spread is not None:
-        root = 1.0 if scale is None else jnp.sqrt(scale[:, :, None] * scale[:, None, :])
-        covariance = covariance + held_spread * root
-    out = general_messages(edges, residual, jnp.broadcast_to(covariance, (rows, *covariance.shape[1:])), scale)
+        each, pooled_ones = (iter(m) for m in scalar_messages(edges, residual[:, 0], noise, k, pools))
+        return [next(pooled_ones if s.pooled else each) for s in group.slots]
+    out = general_messages(edges, residual, noise, scale)
     return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
-
-
-def _spread(slot: Slot, points: dict[str, Array]) -> Array:
-    """The linearisation point at every edge; a scalar stays one."""
-    x = points[slot.variable]
-    return x if x.ndim == 0 else slot.edges.spread(x)
-
-
-def _point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
-    """A linearisation point in block layout."""
-    if x.ndim == 0:
-        return jnp.broadcast_to(x, (1, *cavity.shape[1:]))
-    return x if slot.block else x[..., None]
 
 
 def _flat(messages: Gaussian) -> Array:
@@ -200,15 +163,13 @@ def _send(
         means = means_of(local, old)
         points, stored = linearisation_points(local, options.relinearise, own, means, old)
         linear = local.linearise(points)
-    variance = own.noise
-    held_spread = group.spread_of(local.held, linear)
+    variance, held, residual = own.noise, held_spread(group, local.held, linear), group.y - linear.value
+    edges, pools = edge_sets(group, linear, cavities, reactions, means, points)
     if variance is not None and group.noise_prior is not None:
-        damping = options.strongest()
-        variance = learn_noise(group, linear, cavities, reactions, points, held_spread, variance, damping)
+        variance = learn_noise(group, predict(group, edges, pools, residual, held), variance, options.strongest())
         group = group.with_noise(variance)
-    residual = group.y - linear.value
     scale = group.weights() if group.robust is None else group.measure(group.every_factor(residual)).scale
-    proposals = propose(group, linear, cavities, reactions, means, points, residual, scale, held_spread)
+    proposals = propose(group, edges, pools, residual, scale, held)
 
     lots = _draw_lots(group, key) if options.dropping and key is not None else []
     messages, proposed = [], []

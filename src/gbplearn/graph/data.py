@@ -7,7 +7,8 @@ nothing is compiled again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -71,6 +72,7 @@ class Data(eqx.Module):
         y: Mapping[str, Any] | None = None,
         sigma: Mapping[str, Any] | None = None,
         weight: Mapping[str, Any] | None = None,
+        constants: Mapping[str, Sequence[Any]] | None = None,
         prior: Mapping[str, Gaussian] | None = None,
         start: Mapping[str, Any] | None = None,
         fixed: Mapping[str, Any] | None = None,
@@ -82,7 +84,10 @@ class Data(eqx.Module):
 
         **Arguments:**
 
-        - `y`, `sigma`, `weight`: of factor groups, by name; each broadcasts to the shape that there is.
+        - `y`, `sigma`, `weight`: of factor groups, by name; each broadcasts to the shape that there is. (One noise for
+            all factors stays one for all.)
+        - `constants`: of factor groups, by name: all arguments of `h` that are no variables, in their order; None for
+            one that stays.
         - `prior`: of variables, by name. A variable whose prior was one for all units may get any.
         - `start`: where variables are linearised first; `fixed`: values of observed variables.
         - `held`: beliefs of variables that are held.
@@ -91,6 +96,8 @@ class Data(eqx.Module):
         for field, given in (("y", y), ("noise", sigma), ("weight", weight)):
             for name, value in (given or {}).items():
                 factors[name] = _with_number(name, self._known("factor group", factors, name), field, value)
+        for name, values in (constants or {}).items():
+            factors[name] = _with_constants(name, self._known("factor group", factors, name), values)
         new = dict(self.prior)
         for name, p in (prior or {}).items():
             new[name] = p.broadcast_to(self._known("variable", new, name).shape)
@@ -111,10 +118,20 @@ class Data(eqx.Module):
 
 
 def _like(name: str, value: Any, old: Any) -> Array:
+    new = jnp.asarray(value, old.dtype)
     try:
-        return jnp.broadcast_to(jnp.asarray(value, old.dtype), old.shape)
+        return jnp.broadcast_to(new, old.shape)
     except ValueError:
-        raise ValueError(f"'{name}': {jnp.shape(value)} does not fit the shape {old.shape} that there is") from None
+        raise ValueError(f"'{name}': {new.shape} does not fit the shape {old.shape} that there is") from None
+
+
+def _with_constants(name: str, factor: FactorData, values: Sequence[Any]) -> FactorData:
+    if len(values) != len(factor.constants):
+        raise ValueError(f"factor group '{name}' has {len(factor.constants)} constants, got {len(values)}")
+    pairs = zip(values, factor.constants)
+    return dataclasses.replace(
+        factor, constants=tuple(old if new is None else _like(name, new, old) for new, old in pairs)
+    )
 
 
 def _with_number(name: str, factor: FactorData, field: str, value: Any) -> FactorData:
@@ -125,4 +142,10 @@ def _with_number(name: str, factor: FactorData, field: str, value: Any) -> Facto
         if old.ndim == 3:
             raise ValueError(f"factor group '{name}' has a covariance: it takes no sigma")
         value = jnp.asarray(value) ** 2
+    value = jnp.asarray(value)
+    if field != "weight" and value.ndim > 0:
+        # As a user has it, an array over the factors and over the measurements of each; here both are one axis.
+        shape = value.shape
+        splits = ((math.prod(shape[:i]), math.prod(shape[i:])) for i in range(len(shape) + 1))
+        value = jnp.reshape(value, next((s for s in splits if s == old.shape), shape))
     return dataclasses.replace(factor, **{field: _like(name, value, old)})

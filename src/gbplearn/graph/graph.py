@@ -738,7 +738,7 @@ def _nothing(graph: FactorGraph, problem: Problem) -> None:
 
 
 def _check_linear(problem: Problem) -> None:
-    """Raise if a group that is said to be linear cannot be linearised at 0."""
+    """Raise if a group that was declared linear cannot be linearised at 0."""
     for group in problem.groups:
         if not (group.linear and group.slots) or isinstance(group.measurement, FactorKind):
             continue

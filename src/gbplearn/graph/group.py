@@ -16,8 +16,6 @@ from jax import Array
 from jaxtyping import Float
 
 from ..core import linalg
-from ..core.gaussian import Gaussian
-from ..core.linalg import add_all
 from ..core.noise import NoisePrior
 from ..core.robust import Kernel
 from ..edges.base import Edges
@@ -172,26 +170,6 @@ class Group(eqx.Module):
             j if isinstance(j, Operator) else Entries(s.edges, j, s.block)
             for s, j in zip((*self.slots, *self.held), linear.jacobians)
         ]
-
-    def spread_of(self, beliefs: dict[str, Gaussian], linear: Linear) -> Array | None:
-        """How uncertain `h` is for given beliefs of some variables: `sum J v J'` over these, None if it has none.
-
-        Variances `(F, 1)` if `scalar`, else covariances `(F, M, M)`.
-        """
-        parts = []
-        for slot, operator in zip((*self.slots, *self.held), self.operators(linear)):
-            if slot.variable not in beliefs:
-                continue
-            belief = beliefs[slot.variable]
-            if self.scalar:
-                spread = operator.squared().times(belief.variance)
-                parts.append(jnp.broadcast_to(spread, (self.factors, 1)))
-                continue
-            cov = slot.edges.spread(belief.covariance if slot.block else belief.variance[..., None, None])
-            j = operator.each()
-            j, cov = (jnp.broadcast_to(a, (self.factors, *a.shape[1:])) for a in (j, cov))
-            parts.append(jnp.einsum("fnad,fnde,fnbe->fab", j, cov, j))
-        return add_all(parts) if parts else None
 
     def with_noise(self, variance: Array) -> Group:
         """The same group with another noise variance for all."""

@@ -37,6 +37,7 @@ class Problem(eqx.Module):
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
     parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
     native: bool = eqx.field(static=True, default=False)  # known to have most of its messages sent by kernels
+    kernels: Any = eqx.field(static=True, default=None)  # that visits are compiled with (hashable); None: of the moment
     used: dict[str, Any] = eqx.field(default_factory=dict)  # of variables that grow, how many scalars are in use
 
     def touching(self, variable: str) -> list[tuple[int, int]]:

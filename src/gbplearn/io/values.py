@@ -18,7 +18,7 @@ from ..core.noise import LearnNoise
 from ..core.robust import Huber, Tukey
 from ..engine.damping import Damping
 from ..engine.guard.guard import Guard
-from ..engine.schedules import Order, RandomLayers, Residual, Sweep
+from ..engine.schedules import Order, RandomLayers, Residual, Sweep, TreeOrder
 from ..layers.activation import LeakyRelu, SmoothLeakyRelu
 from ..layers.avg_pool2d import AvgPool2D
 from ..layers.conv2d import Conv2D
@@ -63,6 +63,7 @@ VALUES = _by_name(
     SmoothLeakyRelu,
     Spread,
     Sweep,
+    TreeOrder,
     Tukey,
 )
 # Those whose constructors do not take their fields.

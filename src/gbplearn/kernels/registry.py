@@ -7,8 +7,10 @@ that no kernel fits is visited by the update that XLA compiles, with the same re
 from __future__ import annotations
 
 import abc
+import contextlib
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -76,6 +78,14 @@ class Kernels(abc.ABC):
     """The kernels of one platform. Arguments are those of the engine: `LocalGroup`s, `Options` and the like."""
 
     @abc.abstractmethod
+    def build(self) -> str:
+        """The name of the build of the kernels that is used now; empty if none is."""
+
+    @abc.abstractmethod
+    def pinned(self, build: str) -> contextlib.AbstractContextManager[Any]:
+        """A context in which this build is used, whatever else is wanted; empty: none."""
+
+    @abc.abstractmethod
     def visit_kernel(self, local: Any, options: Any) -> VisitKernel | None:
         """The kernel that visits a group (`LocalGroup`, `GroupOptions`), None if there is none for it."""
 
@@ -96,6 +106,14 @@ class Kernels(abc.ABC):
 
 class NoKernels(Kernels):
     """The kernels of a platform that has none."""
+
+    def build(self) -> str:
+        """None."""
+        return ""
+
+    def pinned(self, build: str) -> contextlib.AbstractContextManager[Any]:
+        """There is nothing to choose from."""
+        return contextlib.nullcontext()
 
     def visit_kernel(self, local: Any, options: Any) -> None:
         """None."""
@@ -120,6 +138,49 @@ def register(platform: str, kernels: Kernels) -> None:
     _registered[platform] = kernels
 
 
+class Choice(NamedTuple):
+    """Which kernels a program is compiled with: part of the program, so that nothing can change them under it."""
+
+    platform: str
+    build: str  # empty for none
+
+
+NO_KERNELS = Choice("none", "")
+_pinned: ContextVar[Choice | None] = ContextVar("kernels that are pinned", default=None)
+
+
 def kernels() -> Kernels:
-    """The kernels of the platform that JAX computes on."""
-    return _registered.get(jax.default_backend()) or NoKernels()
+    """The kernels of the platform that JAX computes on, or of the choice that is pinned."""
+    choice = _pinned.get()
+    return _registered.get(jax.default_backend() if choice is None else choice.platform) or _NONE
+
+
+_NONE = NoKernels()
+
+
+def chosen() -> Choice:
+    """The kernels that a program would be compiled with now: by the platform, the environment, and `native.using`."""
+    build = kernels().build()
+    return Choice(jax.default_backend(), build) if build else NO_KERNELS
+
+
+@contextlib.contextmanager
+def pinned(choice: Choice | None) -> Iterator[None]:
+    """A context in which what is traced has these kernels in it; None: those of the context around it.
+
+    `NO_KERNELS` is for what JAX differentiates or maps over: it can do neither with a call of native code.
+    """
+    if choice is None:
+        yield
+        return
+    before = _pinned.set(choice)
+    try:
+        with kernels().pinned(choice.build):
+            yield
+    finally:
+        _pinned.reset(before)
+
+
+def without_kernels() -> contextlib._GeneratorContextManager[None]:
+    """`pinned(NO_KERNELS)`; decorates functions, too."""
+    return pinned(NO_KERNELS)

@@ -16,6 +16,7 @@ from jax import Array
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
 from ..engine.infer import infer
+from ..engine.program import kernels_of_now
 from ..engine.result import Result, Status
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
@@ -323,7 +324,7 @@ class Sequential:
         if (inputs or {}).get("factors") is not None:  # they know the batch by its numbers
             return infer(self.graph(batch, parameters=parameters, **how), messages=messages, **options)
         plan, first = self._plan(batch, parameters, beliefs, None, noise, inputs, graph_seed)
-        kind = kind_of(plan, batch, parameters, messages, dtype)
+        kind = (*kind_of(plan, batch, parameters, messages, dtype), kernels_of_now())
         known = self._programs.get(kind)
         if known is None:
             graph = self.graph(batch, parameters=parameters, **how)

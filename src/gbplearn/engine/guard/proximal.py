@@ -17,6 +17,7 @@ from ...factors.measurement import Linear
 from ...factors.operators import Operator
 from ...graph.group import Group, Slot, linearise
 from ...graph.problem import Problem
+from ..prediction import held_spread
 from ..state import Messages, State, all_means
 
 Values = dict[str, Array]
@@ -152,7 +153,7 @@ def with_settled_noise(problem: Problem, state: State, x: Values) -> Problem:
     problem = problem.with_learnt_noise(state.noise)
     full, groups = {**x, **problem.fixed}, []
     for group in problem.groups:
-        spread = group.spread_of(problem.held, group.linearise(full)) if group.held else None
+        spread = held_spread(group, problem.held, group.linearise(full)) if group.held else None
         if spread is not None:
             group = dataclasses.replace(group, noise=spread + (group.noise if group.scalar else group.covariance()))
         groups.append(group)

@@ -11,7 +11,7 @@ namespace {
 enum { MATRIX_POOLED, TILE_MAX };  // as chain.py numbers them
 
 // Numbers of arrays, if they are all below `count`.
-bool numbers_below(Arguments::Sizes numbers, size_t first, size_t count, std::vector<size_t>& out) {
+bool numbers_below(Sizes numbers, size_t first, size_t count, std::vector<size_t>& out) {
   out.assign(numbers.begin(), numbers.end());
   return std::all_of(out.begin(), out.end(), [&](size_t i) { return i >= first && i < count; });
 }

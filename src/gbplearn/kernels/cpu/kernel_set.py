@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from jax import Array
 
@@ -13,11 +14,22 @@ from ...graph.problem import Problem
 from ..registry import Kernels, VisitKernel
 from .calls import many_outputs
 from .chain import CpuChain, common_pieces
+from .library import Build, KernelState, pinned, status
 from .visits import visit_kernel
+
+_BUILDS = {KernelState.WIDE: Build.WIDE.value, KernelState.BASIC: Build.BASIC.value}
 
 
 class CpuKernels(Kernels):
     """One C++ file a kernel, compiled with the package; see `library.py`."""
+
+    def build(self) -> str:
+        """That of `native.status()`."""
+        return _BUILDS.get(status().state, "")
+
+    def pinned(self, build: str) -> AbstractContextManager[None]:
+        """See `library.pinned`."""
+        return pinned(Build(build) if build else Build.NONE)
 
     def visit_kernel(self, local: LocalGroup, options: GroupOptions) -> VisitKernel | None:
         """By the form of the group's factors."""

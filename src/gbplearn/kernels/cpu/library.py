@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,10 +175,24 @@ INSTALLED = Library(FOLDER)
 
 
 _within: Build | None = None  # the build of the innermost `using`
+_pinned: ContextVar[Build | None] = ContextVar("build of a program", default=None)  # that is being traced
+
+
+@contextlib.contextmanager
+def pinned(build: Build) -> Iterator[None]:
+    """A context in which the program that is traced wants this build, whatever `using` or the environment say."""
+    before = _pinned.set(build)
+    try:
+        yield
+    finally:
+        _pinned.reset(before)
 
 
 def wanted() -> Build:
-    """The build that is wanted: by `using`, else by `GBPLEARN_NATIVE`, else the best."""
+    """The build that is wanted: by a program, by `using`, by `GBPLEARN_NATIVE`, else the best."""
+    of_program = _pinned.get()
+    if of_program is not None:
+        return of_program
     if _within is not None:
         return _within
     given = os.environ.get("GBPLEARN_NATIVE", "") or Build.BEST.value

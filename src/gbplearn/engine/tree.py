@@ -1,0 +1,526 @@
+"""The tree order: in which order the single factors of a forest send their messages, leaves to root and back.
+
+Groups are visited as a whole by all other schedules, so that knowledge travels one factor an iteration. On a graph
+without loops two messages an edge are enough, if every factor waits for those that it depends on. The order is found
+once, on the host, from the edge sets alone:
+
+1. Units and those factors that join at least two of them (*joints*) are the nodes of a graph. (Factors of one unit have
+   nothing to wait for.) Its Euler tour follows each edge once in either direction: it has as many closed tours as
+   components exactly if `edges = nodes - tours`, else there is a loop.
+2. Each tree is rooted at its centre: the middle of a longest path, found by rooting it twice at the far ends. That makes
+   the order as short as can be. Then each joint has one *parent* unit, and its other units are its *children*.
+3. Joints of one group whose parents have one dimension are a *cohort*: one computation for all of them.
+4. The *level* of a joint is its distance from the root. Going up, a level needs messages of the next one only. Levels
+   of similar width are *runs*: one loop over levels, each padded to the width of the widest.
+5. Joints that lie at the rim (no other joint hangs on their children) can all be done at once, before all others on
+   the way up and after them on the way down. They are a run of one level, if they are many.
+6. A run is *straight* if each joint has one child and each child one joint at most, as in chains: joints that follow
+   each other stay in one lane, and no message has to be found by an index.
+
+A `TreePlan` holds this as index arrays: they are data, so that graphs of the same widths share compiled code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Int
+
+from ..edges.base import ROWS, Edges
+from ..edges.indexed import IndexEdges, RepeatedEdges, SharedEdges, SliceEdges, index_edges
+from ..graph.group import Group
+from ..graph.problem import Problem
+
+# From this many levels on a linear forest takes the tree order by itself: below, whole groups are as quick.
+DEEP = 64
+# What another run costs, and what a level of a run costs beside its lanes, in lanes.
+_RUN, _LEVEL = 4096, 16
+# A rim is a run of its own if it has at least this share of the joints.
+_RIM = 0.25
+
+
+class Run(NamedTuple):
+    """Levels that one loop goes through."""
+
+    levels: int
+    widths: tuple[int, ...]  # of each cohort: lanes
+    straight: bool
+
+
+class Cohort(eqx.Module):
+    """Joints of one group whose parents have one dimension. Places are lanes of all levels of all runs, padded.
+
+    The edges of a joint are numbered from its parent on; of the others, those of low dimension come first.
+    """
+
+    row: Int[Array, " p"]  # of each place: which factor of the group
+    there: Array  # whether there is a factor, as a number
+    position: Int[Array, "p n"]  # of each edge: its column among the edges of its dimension in the group
+    unit: Int[Array, "p n"]  # of each edge: the unit among those of its dimension
+    group: int = eqx.field(static=True)
+    dims: tuple[int, ...] = eqx.field(static=True)  # of each edge
+
+
+class TreePlan(eqx.Module):
+    """The order of messages on a forest."""
+
+    cohorts: tuple[Cohort, ...]
+    # By dimension: all joints with a parent of that dimension, as an edge set into its units.
+    parents: dict[int, IndexEdges | RepeatedEdges]
+    place: dict[int, Array]  # ... of each such joint, its place among those of all cohorts of that dimension
+    joint: dict[int, Array]  # ... of each such place, its joint
+    # Of each group that has joints, of each slot: where its messages stand among all of its dimension (F, n).
+    message: dict[int, tuple[Array, ...]]
+    runs: tuple[Run, ...] = eqx.field(static=True)  # from the roots on
+    depth: int = eqx.field(static=True)  # levels from the root to the last leaf
+
+
+class _Joints(NamedTuple):
+    """The edges of a group of joints."""
+
+    group: int
+    units: np.ndarray  # (F, n): numbers of all units
+    dims: np.ndarray  # (n,), sorted
+    columns: list[tuple[int, int]]  # of each edge: slot and place in its row
+
+
+def dimension(problem: Problem, name: str) -> int:
+    """Of the units of a variable: 1 for scalars."""
+    prior = problem.prior[name]
+    return prior.shape[-1] if prior.block else 1
+
+
+def unit_pools(problem: Problem) -> dict[int, list[str]]:
+    """Variables by the dimension of their units: the units of one dimension are numbered through."""
+    out: dict[int, list[str]] = {}
+    for name in problem.prior:
+        out.setdefault(dimension(problem, name), []).append(name)
+    return out
+
+
+def units_of(problem: Problem, name: str) -> int:
+    """How many units a variable has."""
+    prior = problem.prior[name]
+    return math.prod(prior.shape[:-1] if prior.block else prior.shape)
+
+
+def joins(group: Group) -> bool:
+    """Whether its factors have more than one edge."""
+    return sum(s.units for s in group.slots) > 1
+
+
+def unit_ids(edges: Edges, factors: int) -> np.ndarray:
+    """The unit of every edge `(F, n)`, as flat numbers."""
+    if isinstance(edges, SharedEdges):
+        found = unit_ids(edges.inner, 1)
+    elif isinstance(edges, SliceEdges):
+        numbers = np.arange(edges.units).reshape(edges.unit_shape)
+        found = numbers[tuple(slice(a, a + n * step, step) for a, n, step in edges.slices)].reshape(edges.shape)
+    elif isinstance(edges, (IndexEdges, RepeatedEdges)):
+        found = np.asarray(edges.index)
+    else:
+        found = np.asarray(edges.spread(jnp.arange(edges.units).reshape(edges.unit_shape)))
+    return np.broadcast_to(found, (factors, edges.row))
+
+
+def _unfit(group: Group) -> str | None:
+    """Why a group cannot be visited factor by factor."""
+    for slot in group.slots:
+        if slot.pooled:
+            return f"the messages of '{group.name}' are pooled (use messages='per-edge')"
+        if slot.edges.rows is not ROWS or slot.edges.present() is not None:
+            return f"'{group.name}' is a layer"
+    return None
+
+
+def tree_plan(problem: Problem) -> TreePlan:
+    """The order of messages; a `ValueError` names a loop."""
+    for group in problem.groups:
+        why = _unfit(group)
+        if why is not None:
+            raise ValueError(f"schedule: gbp.TreeOrder() sends single messages, and {why}")
+    forest = _Forest(problem)
+    if not forest.is_forest:
+        raise ValueError(
+            f"schedule: gbp.TreeOrder() needs a graph without loops, and {forest.find_loop()}; leave it out"
+        )
+    return forest.plan()
+
+
+def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan | None:
+    """The plan of a linear forest of at least `DEEP` levels, whose tree order is exact after one iteration; else None.
+
+    Decided without any work on the edges where possible: nearly all graphs are not like that.
+    """
+    active = [problem.groups[g] for g in problem.active()]
+    if not active or not all(is_linear(problem, g) for g in problem.active()):
+        return None
+    if any(g.measurement.whole or _unfit(g) is not None for g in active):
+        return None
+    joints = [g for g in active if joins(g)]
+    factors, ends = (sum(getattr(g, of) for g in joints) for of in ("factors", "edges"))
+    if factors < DEEP or ends >= factors + sum(units_of(problem, n) for n in problem.prior):
+        return None
+    forest = _Forest(edges())
+    if not forest.is_forest or forest.depth() < DEEP:
+        return None
+    return forest.plan()
+
+
+def is_linear(problem: Problem, g: int) -> bool:
+    """Whether the messages of a group depend on nothing but other messages."""
+    group = problem.groups[g]
+    return group.linear and group.robust is None and group.noise_prior is None
+
+
+class _Forest:
+    """Units and joints with the edges between them, all numbered through; as trees, if there is no loop."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.offset, at = {}, 0  # of the units of each variable
+        for name in problem.prior:
+            self.offset[name], at = at, at + units_of(problem, name)
+        self.units = at
+        self.joints = [self._joints(g) for g in problem.active() if joins(problem.groups[g])]
+        counts = [j.units.size for j in self.joints]
+        sizes = [len(j.units) for j in self.joints]
+        self.first_edge = np.cumsum([0, *counts])
+        self.first_factor = np.cumsum([0, *sizes])
+        self.unit = np.concatenate([j.units.ravel() for j in self.joints]) if self.joints else np.zeros(0, int)
+        each = [
+            np.repeat(np.arange(len(j.units)), j.units.shape[1]) + a for j, a in zip(self.joints, self.first_factor)
+        ]
+        self.factor = np.concatenate(each) if each else np.zeros(0, int)  # of each edge
+        self.edges = len(self.unit)
+        self._make_tours()
+
+    def _joints(self, g: int) -> _Joints:
+        group, found = self.problem.groups[g], []
+        for s, slot in enumerate(group.slots):
+            ids = unit_ids(slot.edges, group.factors) + self.offset[slot.variable]
+            d = dimension(self.problem, slot.variable)
+            found += [(d, s, i, ids[:, i]) for i in range(slot.units)]
+        found.sort(key=lambda column: column[:3])
+        units = np.stack([column[3] for column in found], 1)
+        return _Joints(g, units, np.array([c[0] for c in found]), [c[1:3] for c in found])
+
+    def _make_tours(self) -> None:
+        """Euler tours: half-edge `h < edges` goes from the unit of edge `h` to its factor, `h + edges` back."""
+        count = self.edges
+        source = np.concatenate([self.unit, self.factor + self.units])
+        order = np.argsort(source, kind="stable")
+        following = np.roll(order, -1)  # the next half-edge with the same source, around it
+        ordered = source[order]
+        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        last = np.append(first[1:], len(order)) - 1
+        following[last] = order[first]
+        around = np.empty_like(order)
+        around[order] = following
+        successor = np.concatenate([around[count:], around[:count]]).tolist()  # of the half-edge back
+        unvisited, tour, starts = [True] * (2 * count), [], []
+        for h in range(count):  # every tour leaves some unit
+            if unvisited[h]:
+                starts.append(len(tour))
+                while unvisited[h]:
+                    unvisited[h] = False
+                    tour.append(h)
+                    h = successor[h]
+        self.tour = np.array(tour, int)
+        self.starts = np.array(starts, int)
+        self.lengths = np.diff(np.append(self.starts, len(tour)))
+        self.tour_of = np.repeat(np.arange(len(starts)), self.lengths)
+        nodes = len(first)
+        self.is_forest = count == nodes - len(starts)
+
+    def _rooted(self, leaving: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Each tour from another half-edge on, which leaves the root.
+
+        **Returns:** the half-edges in this order, which of them go down, and the depths that they lead to.
+        """
+        at = np.empty(2 * self.edges, int)
+        at[self.tour] = np.arange(2 * self.edges)
+        begin = self.starts if leaving is None else at[leaving]
+        begin, start, length = (np.repeat(x, self.lengths) for x in (begin, self.starts, self.lengths))
+        order = self.tour[start + (np.arange(2 * self.edges) - start + begin - start) % length]
+        at[order] = np.arange(2 * self.edges)
+        down = at[order] < at[self._back(order)]
+        return order, down, np.cumsum(np.where(down, 1, -1))
+
+    def _back(self, half: np.ndarray) -> np.ndarray:
+        return (half + self.edges) % (2 * self.edges)
+
+    def _farthest(self, depth: np.ndarray) -> np.ndarray:
+        """Of each tour, where it is deepest first."""
+        deepest = np.repeat(np.maximum.reduceat(depth, self.starts), self.lengths)
+        at = np.flatnonzero(depth == deepest)
+        return at[np.unique(self.tour_of[at], return_index=True)[1]]
+
+    def _at_centre(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `_rooted`, from the middle unit of a longest path of each tree."""
+        order, _, depth = self._rooted(None)
+        ends = self._back(order[self._farthest(depth)])  # leaving one end
+        order, down, depth = self._rooted(ends)
+        other = self._farthest(depth)
+        half = depth[other] // 4 * 2  # units lie at even depths
+        # On the way to the other end the centre is entered last before it.
+        here = np.arange(len(order)) <= np.repeat(other, self.lengths)
+        entered = np.where(down & here & (depth == np.repeat(half, self.lengths)), np.arange(len(order)), -1)
+        last = np.maximum.reduceat(entered, self.starts)
+        return self._rooted(np.where(half > 0, self._back(order[last]), ends))
+
+    def depth(self) -> int:
+        """Levels of joints from the root to the last leaf."""
+        if not self.edges:
+            return 0
+        order, _, depth = self._rooted(None)
+        _, _, depth = self._rooted(self._back(order[self._farthest(depth)]))
+        return int((depth.max() + 2) // 4)
+
+    def find_loop(self) -> str:
+        """Units and groups along one loop, in words."""
+        neighbours: dict[int, list[tuple[int, int]]] = {}  # of each node: the edges to others
+        root = list(range(self.units + int(self.first_factor[-1])))
+
+        def find(i: int) -> int:
+            while root[i] != i:
+                root[i] = i = root[root[i]]
+            return i
+
+        for e, (a, f) in enumerate(zip(self.unit.tolist(), self.factor.tolist())):
+            b = f + self.units
+            if find(a) == find(b):
+                return self._in_words([*_path(neighbours, a, b)])
+            root[find(a)] = find(b)
+            neighbours.setdefault(a, []).append((b, e))
+            neighbours.setdefault(b, []).append((a, e))
+        raise AssertionError("there is no loop")
+
+    def _in_words(self, nodes: list[int]) -> str:
+        units = [self._unit_name(i) for i in nodes if i < self.units]
+        factors = [i - self.units for i in nodes if i >= self.units]
+        places = np.searchsorted(self.first_factor, factors, side="right") - 1
+        groups = dict.fromkeys(self.problem.groups[self.joints[k].group].name for k in places)
+        shown = ", ".join(units[:6]) + (", ..." if len(units) > 6 else "")
+        return f"{shown} lie on one (by {', '.join(repr(name) for name in groups)})"
+
+    def _unit_name(self, number: int) -> str:
+        name = next(n for n in reversed(self.offset) if self.offset[n] <= number)
+        prior = self.problem.prior[name]
+        shape = prior.shape[:-1] if prior.block else prior.shape
+        return f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(number - self.offset[name], shape))}]"
+
+    def plan(self) -> TreePlan:
+        """The order, laid out."""
+        return _lay_out(self)
+
+
+def _path(neighbours: dict[int, list[tuple[int, int]]], start: int, end: int) -> list[int]:
+    """The nodes of the path between two nodes of a tree."""
+    before, queue = {start: start}, [start]
+    for node in queue:
+        for other, _ in neighbours.get(node, ()):
+            if other not in before:
+                before[other] = node
+                queue.append(other)
+    out = [end]
+    while out[-1] != start:
+        out.append(before[out[-1]])
+    return out
+
+
+def _split(widths: np.ndarray, first: int = 0) -> list[tuple[int, int]]:
+    """Levels `(first, end)` of each run: cut where the padding saved is worth more than another run.
+
+    **Arguments:** `widths`: of each level, of each cohort.
+    """
+    n = len(widths)
+    whole = n * (_LEVEL + widths.max(0).sum())
+    if n > 1:
+        head = np.maximum.accumulate(widths, 0).sum(1)[:-1]
+        tail = np.maximum.accumulate(widths[::-1], 0)[::-1].sum(1)[1:]
+        cut = np.arange(1, n)
+        costs = cut * (_LEVEL + head) + (n - cut) * (_LEVEL + tail) + _RUN
+        best = int(np.argmin(costs))
+        if costs[best] < whole:
+            at = best + 1
+            return [*_split(widths[:at], first), *_split(widths[at:], first + at)]
+    return [(first, first + n)]
+
+
+def _lay_out(forest: _Forest) -> TreePlan:
+    """The plan of a forest."""
+    problem, joints, count = forest.problem, forest.joints, int(forest.first_factor[-1])
+    pools = unit_pools(problem)
+    number = np.zeros(forest.units, int)  # of each unit, among those of its dimension
+    sizes = {}
+    for d, names in pools.items():
+        at = 0
+        for name in names:
+            n = units_of(problem, name)
+            number[forest.offset[name] : forest.offset[name] + n] = at + np.arange(n)
+            at += n
+        sizes[d] = at
+    if not count:
+        return TreePlan((), {}, {}, {}, {}, (), 0)
+
+    order, down, depth = forest._at_centre()
+    entered = order[down]
+    into_factor = entered < forest.edges
+    parent_edge = np.empty(count, int)  # of each joint
+    parent_edge[forest.factor[entered[into_factor]]] = entered[into_factor]
+    level = np.empty(count, int)
+    level[forest.factor[entered[into_factor]]] = (depth[down][into_factor] - 1) // 2
+    above = np.full(forest.units, -1)  # of each unit: the joint that it is a child of
+    above[forest.unit[entered[~into_factor] - forest.edges]] = forest.factor[entered[~into_factor] - forest.edges]
+    before = above[forest.unit[parent_edge]]  # of each joint: the one above it, or -1
+    rim = np.ones(count, bool)
+    rim[before[before >= 0]] = False
+
+    # Cohorts: by group, and by the dimension of the parent.
+    columns, cohort, keys = parent_edge.copy(), np.empty(count, int), []
+    for k, j in enumerate(joints):
+        a, b = forest.first_factor[k : k + 2]
+        columns[a:b] = (parent_edge[a:b] - forest.first_edge[k]) % len(j.dims)
+        facing = j.dims[columns[a:b]]
+        for d in np.unique(facing):
+            cohort[a:b][facing == d] = len(keys)
+            keys.append((k, int(d)))
+
+    # Runs: levels of those inside, then the rim.
+    inside = ~rim if rim.mean() >= _RIM else np.ones(count, bool)
+    run = np.zeros(count, int)
+    cuts: list[tuple[int, int]] = []
+    if inside.any():
+        widths = np.zeros((level[inside].max() + 1, len(keys)), int)
+        np.add.at(widths, (level[inside], cohort[inside]), 1)
+        cuts = _split(widths)
+        run = np.searchsorted([end for _, end in cuts], level, side="right")
+    run[~inside] = len(cuts)
+    step = np.where(inside, level - np.array([a for a, _ in cuts] + [0])[np.minimum(run, len(cuts))], 0)
+    spans = [end - a for a, end in cuts] + ([] if inside.all() else [1])
+
+    lane = _ranks(np.stack([run, step, cohort]))
+    straight = []
+    for r in range(len(spans)):
+        here = run == r
+        kinds = np.unique(cohort[here])
+        paths = _paths(here, step, before) if len(kinds) == 1 and r < len(cuts) else None
+        k, d = keys[kinds[0]]
+        if paths is not None and joints[k].dims.tolist() == [d, d]:
+            lane[here] = paths
+            straight.append(True)
+        else:
+            straight.append(False)
+    runs = []
+    base = np.zeros((len(spans), len(keys)), int)  # where a run begins among the places of a cohort
+    totals = np.zeros(len(keys), int)
+    for r, levels in enumerate(spans):
+        wide = np.array([lane[(run == r) & (cohort == c)].max(initial=-1) + 1 for c in range(len(keys))])
+        runs.append(Run(levels, tuple(map(int, wide)), straight[r]))
+        base[r], totals = totals, totals + levels * wide
+    widths = np.array([r.widths for r in runs])
+    place = base[run, cohort] + step * widths[run, cohort] + lane
+
+    made = []
+    for c, (k, d) in enumerate(keys):
+        members = np.flatnonzero(cohort == c)
+        made.append(_cohort(joints[k], members - forest.first_factor[k], columns[members], place[members],
+                            int(totals[c]), number))  # fmt: skip
+    plan_parents, plan_place, plan_joint = {}, {}, {}
+    for d in sorted({d for _, d in keys}):
+        mine = [c for c, key in enumerate(keys) if key[1] == d]
+        shift = np.cumsum([0, *(totals[c] for c in mine)])
+        members = [np.flatnonzero(cohort == c) for c in mine]
+        places = np.concatenate([place[m] + a for m, a in zip(members, shift)])
+        units = number[forest.unit[parent_edge[np.concatenate(members)]]]
+        plan_parents[d] = index_edges(units[:, None], (sizes[d],))
+        back = np.full(shift[-1], len(places), np.int32)
+        back[places] = np.arange(len(places), dtype=np.int32)
+        plan_place[d], plan_joint[d] = jnp.asarray(places.astype(np.int32)), jnp.asarray(back)
+    where = _message_places(forest, keys, made, totals, cohort, columns, place)
+    return TreePlan(tuple(made), plan_parents, plan_place, plan_joint, where, tuple(runs), int(level.max()) + 1)
+
+
+def _ranks(keys: np.ndarray) -> np.ndarray:
+    """Of each column of keys, how many equal ones stand before it."""
+    order = np.lexsort(keys[::-1])
+    change = np.any(np.diff(keys[:, order], axis=1) != 0, axis=0)
+    first = np.concatenate([[0], np.flatnonzero(change) + 1])
+    out = np.empty(keys.shape[1], int)
+    out[order] = np.arange(keys.shape[1]) - np.repeat(first, np.diff(np.append(first, keys.shape[1])))
+    return out
+
+
+def _paths(here: np.ndarray, step: np.ndarray, before: np.ndarray) -> np.ndarray | None:
+    """Of each joint of a run, the number of the one at its first level that it hangs on; None if paths divide."""
+    members = np.flatnonzero(here)
+    number = np.full(len(here), -1)
+    number[members] = np.arange(len(members))
+    first = step[members] == 0
+    pointer = np.where(first, np.arange(len(members)), number[before[members]])
+    hangs = pointer[~first]
+    if len(np.unique(hangs)) < len(hangs):
+        return None
+    for _ in range(int(step[members].max()).bit_length()):
+        pointer = pointer[pointer]
+    rank = np.cumsum(first) - 1
+    return rank[pointer]
+
+
+def _cohort(
+    joints: _Joints, rows: np.ndarray, parents: np.ndarray, place: np.ndarray, total: int, number: np.ndarray
+) -> Cohort:
+    """The cohort of these rows of a group of joints.
+
+    **Arguments:** `parents`: of each row, the column of its parent; `total`: places.
+    """
+    n = len(joints.dims)
+    others = np.argsort(np.arange(n)[None] == parents[:, None], axis=1, kind="stable")[:, : n - 1]
+    columns = np.concatenate([parents[:, None], others], 1)
+    first = np.searchsorted(joints.dims, joints.dims)  # of each column: the first one of its dimension
+    row, there = np.zeros(total, np.int32), np.zeros(total, np.float32)
+    position, unit = np.zeros((total, n), np.int32), np.zeros((total, n), np.int32)
+    row[place], there[place] = rows, 1
+    position[place] = columns - first[columns]
+    unit[place] = number[joints.units[rows[:, None], columns]]
+    dims = tuple(int(d) for d in joints.dims[columns[0]])
+    return Cohort(*map(jnp.asarray, (row, there, position, unit)), group=joints.group, dims=dims)
+
+
+def _message_places(
+    forest: _Forest, keys: list[tuple[int, int]], cohorts: list[Cohort], totals: np.ndarray, cohort: np.ndarray,
+    columns: np.ndarray, place: np.ndarray,
+) -> dict[int, tuple[Array, ...]]:  # fmt: skip
+    """Where each message stands, when those of one dimension are joined: cohort by cohort, edge by edge."""
+    start: dict[tuple[int, int], int] = {}  # of each edge of each cohort
+    ends: dict[int, int] = {}
+    for c, made in enumerate(cohorts):
+        for e, d in enumerate(made.dims):
+            start[c, e] = ends.get(d, 0)
+            ends[d] = start[c, e] + int(totals[c])
+    out = {}
+    for k, joints in enumerate(forest.joints):
+        a, b = forest.first_factor[k : k + 2]
+        n, parent = len(joints.dims), columns[a:b]
+        # Edge 0 is the parent; columns before it move up by one.
+        edge = np.arange(n)[None] + (np.arange(n)[None] < parent[:, None])
+        edge = np.where(np.arange(n)[None] == parent[:, None], 0, edge)
+        begin = np.zeros((len(keys), n), int)
+        for (c, e), at in start.items():
+            if keys[c][0] == k:
+                begin[c, e] = at
+        found = begin[cohort[a:b, None], edge] + place[a:b, None]
+        slots = forest.problem.groups[joints.group].slots
+        by_slot = []
+        for s, slot in enumerate(slots):
+            mine = [joints.columns.index((s, i)) for i in range(slot.units)]
+            by_slot.append(jnp.asarray(found[:, mine].astype(np.int32)))
+        out[joints.group] = tuple(by_slot)
+    return out
