@@ -122,7 +122,7 @@ def test_a_graph_that_grew_is_the_graph_built_at_once():
             result = gbp.infer(graph, init=result, tolerance=tolerance, iterations=3000, damping=0.3)
     assert result.status is whole.status is gbp.Status.CONVERGED
     std = np.asarray(whole["pose"].std)
-    np.testing.assert_allclose((result["pose"].mean - whole["pose"].mean) / std, 0, atol=1e-3)
+    np.testing.assert_allclose((result["pose"].mean - whole["pose"].mean) / std, 0, atol=5e-3)
     np.testing.assert_allclose(result["pose"].std, std, rtol=1e-3)
     energy = graph.energy(result)
     assert energy == pytest.approx(poses.graph().energy(whole), rel=1e-3, abs=1e-6)

@@ -147,7 +147,7 @@ def predicted_covariance(group: Group, edges: list[Edge], pools: Sequence[Pooled
     if group.scalar:
         spread = predict_scalar([e._replace(proper=True) for e in edges], pools, nothing).spread[..., None]
     else:
-        moments = [definite_moments(e, linalg.scaled_cholesky(lax.stop_gradient(e.cavity.lam))) for e in edges]
+        moments = [definite_moments(e, linalg.definite_inverse(e.cavity.lam)[0]) for e in edges]
         spread = predict_general(edges, nothing, moments).spread()
     return jnp.broadcast_to(spread, (group.factors, group.outputs, group.outputs))
 
@@ -310,9 +310,8 @@ def predict_general(
     return GeneralPrediction(edges, residual, means, covariances, parts, totals, shifts)
 
 
-def definite_moments(edge: Edge, factored: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-    """Mean and covariance of cavities that are all proper; `factored` by `linalg.scaled_cholesky`."""
-    covariance = linalg.factor_inverse(edge.cavity.lam, *factored[:2])
+def definite_moments(edge: Edge, covariance: Array) -> tuple[Array, Array]:
+    """Mean and covariance of cavities that are all proper."""
     return jnp.einsum("fnij,fnj->fni", covariance, edge.cavity.eta), covariance
 
 
@@ -325,9 +324,8 @@ def limit_moments(edge: Edge) -> tuple[Array, Array, Array]:
 
 def _known_moments(edge: Edge) -> tuple[Array, Array, Array]:
     """Mean and covariance of cavities, and which are proper `(F, n)`: the others count as known at `x0`."""
-    factored = linalg.scaled_cholesky(lax.stop_gradient(edge.cavity.lam))
-    mean, covariance = definite_moments(edge, factored)
-    good = factored[2]
+    covariance, good = linalg.definite_inverse(edge.cavity.lam)
+    mean, _ = definite_moments(edge, covariance)
     return jnp.where(good[..., None], mean, edge.point), jnp.where(good[..., None, None], covariance, 0), good
 
 

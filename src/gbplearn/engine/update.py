@@ -33,9 +33,10 @@ At rest `g = (y - h) / Sy` at the means, so the means of a linear graph are exac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
@@ -118,23 +119,55 @@ def general_messages(
     if found is not None:
         return [Gaussian(eta[..., None], lam[..., None, None]) for eta, lam in found]
     # In units of the noise, metres beside radians do no harm.
-    whiten = lax.rsqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
+    whiten = lax.rsqrt(linalg.diagonal(covariance))
     covariance = covariance * whiten[:, :, None] * whiten[:, None, :]
     if scale is not None:
         whiten = whiten * linalg.safe_sqrt(scale)
     residual = residual * whiten
     edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
-    factored = [linalg.scaled_cholesky(lax.stop_gradient(e.cavity.lam)) for e in edges]
+    edges, apart = _joined(edges)
+    inverses = [linalg.definite_inverse(e.cavity.lam) for e in edges]
 
     def definite() -> list[Gaussian]:
-        moments = [definite_moments(e, f) for e, f in zip(edges, factored)]
+        moments = [definite_moments(e, covariance) for e, (covariance, _) in zip(edges, inverses)]
         return _definite(predict_general(edges, residual, moments), covariance)
 
     if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
-        return definite()
+        return apart(definite())
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
-    good = linalg.all_true(jnp.stack([jnp.all(good) for _, _, good in factored]))
-    return lax.cond(good, definite, lambda: _limit(edges, residual, covariance))
+    good = linalg.all_true(jnp.stack([jnp.all(good) for _, good in inverses]))
+    return apart(lax.cond(good, definite, lambda: _limit(edges, residual, covariance)))
+
+
+def _joined(edges: list[Edge]) -> tuple[list[Edge], Callable[[list[Gaussian]], list[Gaussian]]]:
+    """Edge sets of blocks of one size as one: what is done to each of them is compiled once.
+
+    **Returns:** the edge sets, and a function that takes their messages apart again.
+    """
+    sizes = [e.jacobian.shape[3] for e in edges]
+    parts = [[i] for i, d in enumerate(sizes) if d == 1]
+    parts += [[i for i, size in enumerate(sizes) if size == d] for d in dict.fromkeys(sizes) if d > 1]
+
+    def join(numbers: list[int]) -> Edge:
+        if len(numbers) == 1:
+            return edges[numbers[0]]
+        arrays = [(edges[i].jacobian, edges[i].cavity, edges[i].point) for i in numbers]
+        f = max(a.shape[0] for a in jax.tree.leaves(arrays))
+        wide = jax.tree.map(lambda a: jnp.broadcast_to(a, (f, *a.shape[1:])), arrays)
+        jacobian, cavity, point = jax.tree.map(lambda *a: jnp.concatenate(a, 1), *wide)
+        return Edge(jacobian, cavity, point, all(edges[i].proper for i in numbers))
+
+    def apart(found: list[Gaussian]) -> list[Gaussian]:
+        out: dict[int, Gaussian] = {}
+        for numbers, messages in zip(parts, found):
+            begin = 0
+            for i in numbers:
+                end = begin + edges[i].jacobian.shape[1]
+                out[i] = jax.tree.map(lambda x, a=begin, b=end: x[:, a:b], messages)
+                begin = end
+        return [out[i] for i in range(len(edges))]
+
+    return [join(numbers) for numbers in parts], apart
 
 
 def _message(jacobian: Array, left: Array, inverse_times) -> Gaussian:
