@@ -128,7 +128,9 @@ class Gaussian(eqx.Module):
         mean = jnp.einsum("...ij,...j->...i", inverse, self.eta)
         if _traced(mean) or self.dtype != jnp.float32:
             return mean
-        return jnp.asarray(_corrected(*(np.asarray(a, np.float64) for a in (mean, inverse, self.eta, self.lam))), self.dtype)
+        return jnp.asarray(
+            _corrected(*(np.asarray(a, np.float64) for a in (mean, inverse, self.eta, self.lam))), self.dtype
+        )
 
     @property
     def variance(self) -> Float[Array, "..."]:

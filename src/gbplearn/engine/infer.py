@@ -28,6 +28,7 @@ from .result import InferenceError, Result, Status, Trace
 from .rounding import find_beliefs, may_be_rounding
 from .schedules import Schedule
 from .state import Messages, State, empty_state
+from .tree import all_linear
 
 
 def init(
@@ -186,6 +187,8 @@ def infer(
     if settled is not None and not settled >= 0:
         raise ValueError(f"settled must be >= 0, or None, got {settled!r}")
     limit = -1.0 if settled is None else settled
+    if options.plan is not None and all_linear(problem):
+        iterations = min(iterations, 2)  # the first is exact; what a second one still moves is rounding
     outcome = GuardedRun(problem, options, iterations, tolerance, as_guard(guard), limit).run(state)
     result = _result(graph, problem, outcome, tolerance)
     if throw and result.status is Status.DIVERGED:

@@ -20,7 +20,7 @@ from .diagnostics import Diagnostics, Visit, change, diagnose
 from .inbox import means_of
 from .options import Options
 from .state import Messages, State, belief
-from .tree import TreePlan, is_linear
+from .tree import TreePlan, all_linear
 from .tree_sweep import sweep
 from .visit import visit
 
@@ -41,7 +41,7 @@ def iterate_tree(
         visited = Visit(after, *visit(problem, after, undamped, g, diagnosed=True))
         latest = diagnose(problem, undamped, visited, latest, g)
         noise[g] = visited.after.noise[g]
-    if not all(is_linear(problem, g) for g in problem.active()):
+    if not all_linear(problem):
         step = _step_of(problem, state, swept)
         active = jnp.asarray([bool(g.slots) for g in problem.groups])
         latest = latest._replace(residual=jnp.where(active, jnp.maximum(latest.residual, step), latest.residual))
