@@ -30,6 +30,7 @@ from .resume import earlier
 from .rounding import find_beliefs, may_be_rounding
 from .schedules import Schedule
 from .state import Messages, State, empty_state
+from .tree import all_linear
 
 
 def init(
@@ -192,6 +193,8 @@ def infer(
         _check_state(problem, state)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
     limit = -1.0 if settled is None else settled
+    if options.plan is not None and all_linear(problem):
+        iterations = min(iterations, 2)  # the first is exact; what a second one still moves is rounding
     outcome = GuardedRun(problem, options, iterations, tolerance, as_guard(guard), limit).run(state)
     result = _result(program, begun, outcome, tolerance, origin)
     if throw and result.status is Status.DIVERGED:

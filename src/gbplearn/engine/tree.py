@@ -9,7 +9,8 @@ once, on the host, from the edge sets alone:
    components exactly if `edges = nodes - tours`, else there is a loop.
 2. Each tree is rooted at its centre: the middle of a longest path, found by rooting it twice at the far ends. That makes
    the order as short as can be. Then each joint has one *parent* unit, and its other units are its *children*.
-3. Joints of one group whose parents have one dimension are a *cohort*: one computation for all of them.
+3. Joints that are alike, by the dimensions of their units and of the parent and by the number of measurements, are a
+   *cohort*, whatever their groups: one computation for all of them.
 4. The *level* of a joint is its distance from the root. Going up, a level needs messages of the next one only. Levels
    of similar width are *runs*: one loop over levels, each padded to the width of the widest.
 5. Joints that lie at the rim (no other joint hangs on their children) can all be done at once, before all others on
@@ -54,16 +55,16 @@ class Run(NamedTuple):
 
 
 class Cohort(eqx.Module):
-    """Joints of one group whose parents have one dimension. Places are lanes of all levels of all runs, padded.
+    """Joints that are alike. Places are lanes of all levels of all runs, padded.
 
     The edges of a joint are numbered from its parent on; of the others, those of low dimension come first.
     """
 
-    row: Int[Array, " p"]  # of each place: which factor of the group
+    row: Int[Array, " p"]  # of each place: which factor, those of all groups in a row
     there: Array  # whether there is a factor, as a number
     position: Int[Array, "p n"]  # of each edge: its column among the edges of its dimension in the group
     unit: Int[Array, "p n"]  # of each edge: the unit among those of its dimension
-    group: int = eqx.field(static=True)
+    groups: tuple[int, ...] = eqx.field(static=True)
     dims: tuple[int, ...] = eqx.field(static=True)  # of each edge
 
 
@@ -88,6 +89,14 @@ class _Joints(NamedTuple):
     units: np.ndarray  # (F, n): numbers of all units
     dims: np.ndarray  # (n,), sorted
     columns: list[tuple[int, int]]  # of each edge: slot and place in its row
+
+
+class _Alike(NamedTuple):
+    """What joints of one cohort have in common."""
+
+    dims: tuple[int, ...]  # sorted
+    parent: int  # its dimension
+    outputs: int
 
 
 def dimension(problem: Problem, name: str) -> int:
@@ -159,7 +168,7 @@ def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan
     Decided without any work on the edges where possible: nearly all graphs are not like that.
     """
     active = [problem.groups[g] for g in problem.active()]
-    if not active or not all(is_linear(problem, g) for g in problem.active()):
+    if not active or not all_linear(problem):
         return None
     if any(g.measurement.whole or _unfit(g) is not None for g in active):
         return None
@@ -171,6 +180,11 @@ def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan
     if not forest.is_forest or forest.depth() < DEEP:
         return None
     return forest.plan()
+
+
+def all_linear(problem: Problem) -> bool:
+    """Whether one sweep over the forest is exact."""
+    return all(is_linear(problem, g) for g in problem.active())
 
 
 def is_linear(problem: Problem, g: int) -> bool:
@@ -383,15 +397,21 @@ def _lay_out(forest: _Forest) -> TreePlan:
     rim = np.ones(count, bool)
     rim[before[before >= 0]] = False
 
-    # Cohorts: by group, and by the dimension of the parent.
-    columns, cohort, keys = parent_edge.copy(), np.empty(count, int), []
+    columns, cohort = np.empty(count, int), np.empty(count, int)
+    row = np.empty(count, int)  # among those of all groups of its cohort
+    members: dict[_Alike, list[int]] = {}  # of each cohort: its groups of joints
     for k, j in enumerate(joints):
         a, b = forest.first_factor[k : k + 2]
         columns[a:b] = (parent_edge[a:b] - forest.first_edge[k]) % len(j.dims)
         facing = j.dims[columns[a:b]]
         for d in np.unique(facing):
-            cohort[a:b][facing == d] = len(keys)
-            keys.append((k, int(d)))
+            alike = _Alike(tuple(map(int, j.dims)), int(d), problem.groups[j.group].outputs)
+            mine = members.setdefault(alike, [])
+            here = np.flatnonzero(facing == d)
+            cohort[a + here] = list(members).index(alike)
+            row[a + here] = here + sum(len(joints[i].units) for i in mine)
+            mine.append(k)
+    keys = list(members)
 
     # Runs: levels of those inside, then the rim.
     inside = ~rim if rim.mean() >= _RIM else np.ones(count, bool)
@@ -412,12 +432,9 @@ def _lay_out(forest: _Forest) -> TreePlan:
         here = run == r
         kinds = np.unique(cohort[here])
         paths = _paths(here, step, before) if len(kinds) == 1 and r < len(cuts) else None
-        k, d = keys[kinds[0]]
-        if paths is not None and joints[k].dims.tolist() == [d, d]:
+        straight.append(paths is not None and keys[kinds[0]].dims == (keys[kinds[0]].parent,) * 2)
+        if straight[-1]:
             lane[here] = paths
-            straight.append(True)
-        else:
-            straight.append(False)
     runs = []
     base = np.zeros((len(spans), len(keys)), int)  # where a run begins among the places of a cohort
     totals = np.zeros(len(keys), int)
@@ -429,23 +446,21 @@ def _lay_out(forest: _Forest) -> TreePlan:
     place = base[run, cohort] + step * widths[run, cohort] + lane
 
     made = []
-    for c, (k, d) in enumerate(keys):
-        members = np.flatnonzero(cohort == c)
-        made.append(_cohort(joints[k], members - forest.first_factor[k], columns[members], place[members],
-                            int(totals[c]), number))  # fmt: skip
-    plan_parents, plan_place, plan_joint = {}, {}, {}
-    for d in sorted({d for _, d in keys}):
-        mine = [c for c, key in enumerate(keys) if key[1] == d]
-        shift = np.cumsum([0, *(totals[c] for c in mine)])
-        members = [np.flatnonzero(cohort == c) for c in mine]
-        places = np.concatenate([place[m] + a for m, a in zip(members, shift)])
-        units = number[forest.unit[parent_edge[np.concatenate(members)]]]
-        plan_parents[d] = index_edges(units[:, None], (sizes[d],))
-        back = np.full(shift[-1], len(places), np.int32)
-        back[places] = np.arange(len(places), dtype=np.int32)
-        plan_place[d], plan_joint[d] = jnp.asarray(places.astype(np.int32)), jnp.asarray(back)
-    where = _message_places(forest, keys, made, totals, cohort, columns, place)
-    return TreePlan(tuple(made), plan_parents, plan_place, plan_joint, where, tuple(runs), int(level.max()) + 1)
+    for c, alike in enumerate(keys):
+        mine = np.flatnonzero(cohort == c)
+        made.append(_cohort(forest, alike, members[alike], mine, row, columns, place, int(totals[c]), number))
+    parents, places, joint_at = {}, {}, {}
+    for d in sorted({alike.parent for alike in keys}):
+        chosen = [c for c, alike in enumerate(keys) if alike.parent == d]
+        shift = np.cumsum([0, *(totals[c] for c in chosen)])
+        mine = [np.flatnonzero(cohort == c) for c in chosen]
+        at = np.concatenate([place[m] + a for m, a in zip(mine, shift)])
+        parents[d] = index_edges(number[forest.unit[parent_edge[np.concatenate(mine)]]][:, None], (sizes[d],))
+        back = np.full(shift[-1], len(at), np.int32)
+        back[at] = np.arange(len(at), dtype=np.int32)
+        places[d], joint_at[d] = jnp.asarray(at.astype(np.int32)), jnp.asarray(back)
+    where = _message_places(forest, made, totals, cohort, columns, place)
+    return TreePlan(tuple(made), parents, places, joint_at, where, tuple(runs), int(level.max()) + 1)
 
 
 def _ranks(keys: np.ndarray) -> np.ndarray:
@@ -475,28 +490,33 @@ def _paths(here: np.ndarray, step: np.ndarray, before: np.ndarray) -> np.ndarray
 
 
 def _cohort(
-    joints: _Joints, rows: np.ndarray, parents: np.ndarray, place: np.ndarray, total: int, number: np.ndarray
-) -> Cohort:
-    """The cohort of these rows of a group of joints.
+    forest: _Forest, alike: _Alike, groups: list[int], mine: np.ndarray, row: np.ndarray, columns: np.ndarray,
+    place: np.ndarray, total: int, number: np.ndarray,
+) -> Cohort:  # fmt: skip
+    """The cohort of the joints `mine`, which has `total` places.
 
-    **Arguments:** `parents`: of each row, the column of its parent; `total`: places.
+    **Arguments:** of all joints: `row` in the cohort, `columns` of the parents, `place`; of all units: their `number`.
     """
-    n = len(joints.dims)
-    others = np.argsort(np.arange(n)[None] == parents[:, None], axis=1, kind="stable")[:, : n - 1]
-    columns = np.concatenate([parents[:, None], others], 1)
-    first = np.searchsorted(joints.dims, joints.dims)  # of each column: the first one of its dimension
-    row, there = np.zeros(total, np.int32), np.zeros(total, np.float32)
+    dims, n, parent = np.array(alike.dims), len(alike.dims), columns[mine]
+    others = np.argsort(np.arange(n)[None] == parent[:, None], axis=1, kind="stable")[:, : n - 1]
+    order = np.concatenate([parent[:, None], others], 1)
+    first = np.searchsorted(dims, dims)  # of each column: the first one of its dimension
+    units = np.concatenate([forest.joints[k].units for k in groups])
+    rows, there = np.zeros(total, np.int32), np.zeros(total, np.float32)
     position, unit = np.zeros((total, n), np.int32), np.zeros((total, n), np.int32)
-    row[place], there[place] = rows, 1
-    position[place] = columns - first[columns]
-    unit[place] = number[joints.units[rows[:, None], columns]]
-    dims = tuple(int(d) for d in joints.dims[columns[0]])
-    return Cohort(*map(jnp.asarray, (row, there, position, unit)), group=joints.group, dims=dims)
+    rows[place[mine]], there[place[mine]] = row[mine], 1
+    position[place[mine]] = order - first[order]
+    unit[place[mine]] = number[units[row[mine][:, None], order]]
+    return Cohort(
+        *map(jnp.asarray, (rows, there, position, unit)),
+        groups=tuple(forest.joints[k].group for k in groups),
+        dims=tuple(int(d) for d in dims[order[0]]),
+    )
 
 
 def _message_places(
-    forest: _Forest, keys: list[tuple[int, int]], cohorts: list[Cohort], totals: np.ndarray, cohort: np.ndarray,
-    columns: np.ndarray, place: np.ndarray,
+    forest: _Forest, cohorts: list[Cohort], totals: np.ndarray, cohort: np.ndarray, columns: np.ndarray,
+    place: np.ndarray,
 ) -> dict[int, tuple[Array, ...]]:  # fmt: skip
     """Where each message stands, when those of one dimension are joined: cohort by cohort, edge by edge."""
     start: dict[tuple[int, int], int] = {}  # of each edge of each cohort
@@ -512,9 +532,9 @@ def _message_places(
         # Edge 0 is the parent; columns before it move up by one.
         edge = np.arange(n)[None] + (np.arange(n)[None] < parent[:, None])
         edge = np.where(np.arange(n)[None] == parent[:, None], 0, edge)
-        begin = np.zeros((len(keys), n), int)
+        begin = np.zeros((len(cohorts), n), int)
         for (c, e), at in start.items():
-            if keys[c][0] == k:
+            if e < n:
                 begin[c, e] = at
         found = begin[cohort[a:b, None], edge] + place[a:b, None]
         slots = forest.problem.groups[joints.group].slots

@@ -20,7 +20,7 @@ from .diagnostics import Diagnostics, put
 from .exchange import visit_group
 from .options import Options
 from .state import Messages, State, all_means, belief
-from .tree import TreePlan, is_linear
+from .tree import TreePlan, all_linear
 from .tree_sweep import sweep
 from .visit_diagnostics import change
 
@@ -42,7 +42,7 @@ def iterate_tree(
         assert visited.diagnostics is not None
         latest = put(problem, latest, g, visited.diagnostics)
         noise[g] = visited.own.noise
-    if not all(is_linear(problem, g) for g in problem.active()):
+    if not all_linear(problem):
         step = _step_of(problem, state, swept)
         active = jnp.asarray([bool(g.slots) for g in problem.groups])
         latest = latest._replace(residual=jnp.where(active, jnp.maximum(latest.residual, step), latest.residual))

@@ -162,7 +162,7 @@ def _solve(
 ) -> tuple[dict[int, tuple[Gaussian, ...]], Pools]:
     """All messages about the step, of each group slot by slot in block form `(F, n, d)`; and the beliefs."""
     local, found = _local(problem, rows, x)
-    lanes = [_gather(problem, c, rows[c.group]) for c in plan.cohorts]
+    lanes = [_gather(problem, c, rows) for c in plan.cohorts]
     up, known = _upwards(plan, lanes, local)
     down, above = _downwards(plan, lanes, _without_own(plan, up, local), known)
     joined: dict[int, list[Gaussian]] = {}
@@ -212,17 +212,23 @@ class _Lanes(NamedTuple):
     weight: Array  # (M, P); 0 where there is no factor
 
 
-def _gather(problem: Problem, cohort: Cohort, rows: Rows) -> _Lanes:
-    slots = problem.groups[cohort.group].slots
-    by_dimension = {}
-    for d in set(cohort.dims):
-        mine = [j for j, s in zip(rows.jacobians, slots) if dimension(problem, s.variable) == d]
-        by_dimension[d] = jnp.concatenate(mine, 1) if len(mine) > 1 else mine[0]
-    jacobians = []
-    for e, d in enumerate(cohort.dims):
-        jacobians.append(jnp.moveaxis(by_dimension[d][cohort.row, cohort.position[:, e]], 0, -1))
-    weight = rows.weight[cohort.row] * cohort.there.astype(rows.weight.dtype)[:, None]
-    return _Lanes(tuple(jacobians), rows.residual[cohort.row].T, weight.T)
+def _gather(problem: Problem, cohort: Cohort, rows: dict[int, Rows]) -> _Lanes:
+    by_dimension: dict[int, list[Array]] = {d: [] for d in cohort.dims}
+    for g in cohort.groups:
+        slots = problem.groups[g].slots
+        for d, parts in by_dimension.items():
+            parts.append(
+                _in_a_row([j for j, s in zip(rows[g].jacobians, slots) if dimension(problem, s.variable) == d], 1)
+            )
+    whole = {d: _in_a_row(parts, 0) for d, parts in by_dimension.items()}
+    jacobians = [jnp.moveaxis(whole[d][cohort.row, p], 0, -1) for d, p in zip(cohort.dims, cohort.position.T)]
+    residual, weight = (_in_a_row([getattr(rows[g], of) for g in cohort.groups], 0) for of in ("residual", "weight"))
+    there = cohort.there.astype(weight.dtype)
+    return _Lanes(tuple(jacobians), residual[cohort.row].T, weight[cohort.row].T * there)
+
+
+def _in_a_row(parts: list[Array], axis: int) -> Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
 
 
 class _Last(NamedTuple):
