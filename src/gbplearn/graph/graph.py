@@ -391,8 +391,8 @@ _energies = lean_jit(lambda problem, values: problem.energies(values))
 
 
 def all_proper(prior: Gaussian) -> bool:
-    """By NumPy where that is easy: outside of compiled code JAX would compile every operation for itself."""
-    return bool((np.asarray(prior.proper if prior.block else prior.lam) > 0).all())
+    """Whether every unit of it can be normalised."""
+    return prior.all_proper()
 
 
 def _freeze(group: Group, priors: dict[str, Gaussian], values: dict[str, Array]) -> Linear:

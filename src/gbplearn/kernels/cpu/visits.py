@@ -11,7 +11,7 @@ from ...core.gaussian import Gaussian
 from ...core.robust import Huber, Tukey
 from ...edges.axes import AxesEdges
 from ...edges.indexed import SliceEdges
-from ...engine.inbox import Inbox, beliefs_with, means_of, product, undamped
+from ...engine.inbox import Inbox, beliefs_with, means_of, undamped
 from ...engine.linearisation import linearisation_points
 from ...engine.options import GroupOptions
 from ...engine.state import Messages, Own
@@ -183,7 +183,7 @@ def _matrix_edges(
     rows, weights, outputs = (n, p), (p, bias.shape[0]), n * bias.shape[0]
     outside, own_before, shapes, aliases, damp = [], [], [], {}, []
     for place, (s, shape, row) in enumerate(zip(m.slots, (rows, weights, bias.shape), (p, p, 1))):
-        from_outside = None if s is None else product(inbox.parts[group.slots[s].variable])
+        from_outside = None if s is None else Gaussian.product(inbox.parts[group.slots[s].variable])
         outside.append(nothing if from_outside is None else [a.reshape(shape) for a in _pair(from_outside)])
         own_before.append(nothing if s is None else _pair(messages[s].each))
         shapes.append([_NONE] * 4 if s is None else [(outputs, row)] * 2 + [shape] * 2)
