@@ -172,3 +172,52 @@ def test_a_wrong_import_is_found(name, source, wrong):
 
 def test_types_come_with_the_package():
     assert (PACKAGE / "py.typed").is_file()
+
+
+# Where what a user declared, or gave, is checked, and where a declaration becomes a family.
+DECLARED = {"graph.variable", "graph.evidence", "graph.graph", "graph.factor", "network.batch"}
+ENGINE_ROOMS = ("edges", "factors", "graph", "layers", "engine", "kernels", "network", "learner")
+
+
+def branches_on_family(source: str) -> list[int]:
+    """Lines with a condition that asks which family a belief has: `.block`, or the families' own names."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
+            conditions = [node.test]
+        elif isinstance(node, ast.comprehension):
+            conditions = node.ifs
+        elif isinstance(node, ast.match_case):
+            conditions = [node.pattern]
+        elif isinstance(node, (ast.BoolOp, ast.Compare)):
+            conditions = [node]
+        else:
+            continue
+        for part in (x for c in conditions for x in ast.walk(c)):
+            asked = isinstance(part, ast.Attribute) and part.attr == "block"
+            asked |= isinstance(part, ast.Name) and part.id in ("block", "BLOCK", "DIAGONAL", "Block", "Diagonal")
+            if asked:
+                found.append(part.lineno)
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("x = a if g.block else b", 1),
+        ("if not slot.block and y:\n    pass", 1),
+        ("z = [m for m in ms if m.block]", 1),
+        ("w = s.block or t", 1),
+        ("v = g.family is BLOCK", 1),
+        ("if isinstance(f, Block):\n    pass", 1),
+        ("p = Gaussian.point(v, block=variable.block)", 0),
+        ("q = g.family.mean(g.eta, g.lam)", 0),
+    ],
+)
+def test_a_branch_on_the_family_would_be_found(source, count):
+    assert len(branches_on_family(source)) == count
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n.split(".")[0] in ENGINE_ROOMS and n not in DECLARED])
+def test_only_families_ask_which_family_it_is(name):
+    assert branches_on_family(MODULES[name].read_text()) == []

@@ -60,7 +60,8 @@ def test_scalars_with_and_without_each_edge(x64, pooled):
         index = rng.integers(0, 5, (factors, 2))
         j, m, v, move, g = (rng.standard_normal(s) for s in ((factors, 2), 5, 5, 5, (factors, 1)))
         v = v**2
-        pools = [PooledEdges(Entries(index_edges(index, (5,)), jnp.asarray(j)), *map(jnp.asarray, (m, v, move, g)))]
+        at, belief = index_edges(index, (5,)), gbp.Gaussian(jnp.asarray(m / v), jnp.asarray(1 / v))
+        pools = [PooledEdges(Entries(at, jnp.asarray(j)), at, belief, *map(jnp.asarray, (m, move, g)))]
         for f in range(factors):
             s_pool[f] = np.sum(j[f] ** 2 * v[index[f]])
             r_pool[f] = g[f, 0] * s_pool[f] - np.sum(j[f] * move[index[f]])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -11,10 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 
 from . import host_linalg, linalg
+from .block import BLOCK
+from .diagonal import DIAGONAL
+from .family import POINT, EdgeSet, Family, Jacobian, Natural, compute, compute_alike, traced
+from .linalg import add_all
 
 # Arrays of JAX; of variables that grow, beliefs that were found are NumPy's: JAX would compile for each new length.
 if TYPE_CHECKING:
@@ -25,9 +27,7 @@ else:
 Key = PRNGKeyArray | Array  # new or old style
 Numbers = ArrayLike | Sequence[Any]  # what a user may give for an array of numbers
 
-# The precision of an observed value. A power of two, so that `value * POINT / POINT` is exact; large
-# enough that nothing can be added to it in float32 or float64, small enough that values up to 1e14 fit.
-POINT = 2.0**80
+__all__ = ["POINT", "Gaussian", "Key", "Numbers"]
 
 
 class Gaussian(eqx.Module):
@@ -39,14 +39,15 @@ class Gaussian(eqx.Module):
 
     Products of densities are sums of natural parameters: `a * b` multiplies densities, `a / b` takes
     `b` out again. A precision of zero means that nothing is known.
+
+    How units are computed with, numbers or vectors, is a matter of their `family` (`core/family.py`).
     """
 
     eta: Values
     lam: Values
 
     def __check_init__(self):
-        block = self.lam.ndim == self.eta.ndim + 1 and self.lam.shape == (*self.eta.shape, *self.eta.shape[-1:])
-        if not block and self.lam.shape != self.eta.shape:
+        if self.lam.shape not in (DIAGONAL.lam_shape(self.eta.shape), BLOCK.lam_shape(self.eta.shape)):
             raise ValueError(
                 f"Gaussian: eta has shape {self.eta.shape} and lam {self.lam.shape}; lam must have the same shape, "
                 "or in block form one more axis of the length of the last"
@@ -74,27 +75,38 @@ class Gaussian(eqx.Module):
             raise ValueError("Gaussian.from_moments takes one of std and covariance")
         if covariance is None:
             s = _floats(std, "std")
-            if not _traced(s) and not (np.asarray(s) > 0).all():
+            if not traced(s) and not (np.asarray(s) > 0).all():
                 raise ValueError("Gaussian.from_moments: every std must be > 0")
-            return cls(*_compute(_from_moments, m, s))
+            return cls(*compute(_from_moments, m, s))
         c = _floats(covariance, "covariance").astype(m.dtype)
         if m.ndim == 0 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1],) * 2:
             raise ValueError(f"Gaussian.from_moments: covariance {c.shape} does not fit a mean of shape {m.shape}")
-        symmetric = _traced(c) or np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-4, atol=0)
-        if not symmetric or not (_traced(c) or host_linalg.definite(c).all()):
+        symmetric = traced(c) or np.allclose(c, np.swapaxes(c, -1, -2), rtol=1e-4, atol=0)
+        if not symmetric or not (traced(c) or host_linalg.definite(c).all()):
             raise ValueError("Gaussian.from_moments: every covariance must be symmetric and positive definite")
-        return cls(*_compute(_from_covariance, m, c))
+        return cls(*compute(_from_covariance, m, c))
 
     @classmethod
     def point(cls, value: Numbers, *, block: bool = False) -> Gaussian:
         """Observed values: so precise that no other message can move them; their mean is `value` exactly."""
-        return cls(*_compute(_block_point if block else _point, _floats(value, "value")))
+        return cls(*compute(_block_point if block else _point, _floats(value, "value")))
 
     @classmethod
     def flat(cls, shape: tuple[int, ...], *, block: bool = False, dtype: jnp.dtype | None = None) -> Gaussian:
         """Nothing known: zero precision."""
         dtype = jnp.result_type(float) if dtype is None else dtype
-        return cls(jnp.zeros(shape, dtype), jnp.zeros((*shape, *shape[-1:]) if block else shape, dtype))
+        family = BLOCK if block else DIAGONAL
+        return cls(jnp.zeros(shape, dtype), jnp.zeros(family.lam_shape(shape), dtype))
+
+    @classmethod
+    def product(cls, parts: Sequence[Gaussian]) -> Gaussian:
+        """The product of densities, at least one."""
+        return cls(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
+
+    @classmethod
+    def from_vectors(cls, family: Family, vectors: Gaussian) -> Gaussian:
+        """What `as_vectors` gives of Gaussians of a family, as these."""
+        return cls(family.from_vectors(vectors.eta), family.from_matrices(vectors.lam))
 
     @property
     def block(self) -> bool:
@@ -102,9 +114,28 @@ class Gaussian(eqx.Module):
         return self.lam.ndim > self.eta.ndim
 
     @property
+    def family(self) -> Family:
+        """What computes with it."""
+        return BLOCK if self.block else DIAGONAL
+
+    @property
+    def _natural(self) -> Natural:
+        return self.eta, self.lam
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the mean."""
         return self.eta.shape
+
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """Shape of the array of units: numbers, or in block form vectors."""
+        return self.family.unit_shape(self.shape)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a unit."""
+        return self.family.dim(self.shape)
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -114,38 +145,67 @@ class Gaussian(eqx.Module):
     @property
     def proper(self) -> Bool[Values, "..."]:
         """Which Gaussians can be normalised (blocks: one truth value a block)."""
-        if not self.block:
-            return self.lam > 0
-        return self._computed(_block_proper, self.lam)
+        return self.family.proper(self.lam)
+
+    @property
+    def observed(self) -> Bool[Array, "..."]:
+        """Which units are observed."""
+        return self.family.observed(self.lam)
+
+    @property
+    def precisions(self) -> Float[Array, "..."]:
+        """Of each number; in block form the diagonals."""
+        return self.family.precisions(self.lam)
 
     @property
     def mean(self) -> Float[Values, "..."]:
         """`lam^-1 eta`; zero along directions of which nothing is known."""
-        return self._computed(_block_mean if self.block else _mean, self.eta, self.lam)
+        return self.family.mean(self.eta, self.lam)
+
+    def mean_or(self, start: Array, proper: bool) -> Float[Array, "..."]:
+        """The mean, or the start where nothing (or in a block, not everything) is known.
+
+        `proper`: every precision is known to be positive, so that scalars need no case distinction.
+        """
+        return self.family.mean_or(self.eta, self.lam, start, proper)
 
     @property
     def variance(self) -> Float[Values, "..."]:
         """Marginal variances; infinite where nothing is known."""
-        return self._computed(_block_variance if self.block else _variance, self.lam)
+        return self.family.variance(self.lam)
 
     @property
     def std(self) -> Float[Values, "..."]:
         """Marginal standard deviations."""
-        return self._computed(lambda xp, variance: xp.sqrt(variance), self.variance)
+        return compute_alike(lambda xp, variance: xp.sqrt(variance), self.variance)
 
     @property
     def covariance(self) -> Float[Values, "... d d"]:
         """`lam^-1` in block form; infinite on the diagonal where nothing is known."""
         if not self.block:
             raise ValueError("Gaussian.covariance belongs to the block form; scalar Gaussians have .variance")
-        return self._computed(_block_covariance, self.lam)
+        return self.family.covariances(self.lam)
 
-    def _computed(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """`_compute`, by NumPy from beginning to end where the Gaussian itself is NumPy's."""
-        if not isinstance(self.eta, np.ndarray):
-            return _compute(function, *arrays)
-        with np.errstate(all="ignore"):
-            return function(np, *arrays)
+    @property
+    def log_determinant(self) -> Float[Array, "..."]:
+        """`log |lam|` of each unit."""
+        return self.family.log_determinant(self.lam)
+
+    def information(self, x: Array) -> Float[Array, "..."]:
+        """`lam x`."""
+        return self.family.information(self.lam, x)
+
+    def quadratic(self, x: Array) -> Float[Array, "..."]:
+        """`x' lam x` of each unit."""
+        return self.family.quadratic(self.lam, x)
+
+    def squares(self, value: Array) -> Float[Array, "..."]:
+        """`(x - mean)' lam (x - mean)` of each unit; 0 where it is observed."""
+        return jnp.where(self.observed, 0, self.quadratic(value - self.mean))
+
+    def all_proper(self) -> bool:
+        """Whether every unit can be normalised. Outside of compiled code, without JAX where that is easy."""
+        return self.family.all_proper(self.lam)
 
     def __mul__(self, other: Gaussian) -> Gaussian:
         """Product of densities."""
@@ -159,14 +219,7 @@ class Gaussian(eqx.Module):
 
     def __getitem__(self, index) -> Gaussian:
         """A part of the array of Gaussians; in block form the last axis stays whole."""
-        if not self.block:
-            return Gaussian(self.eta[index], self.lam[index])
-        try:
-            units = np.arange(math.prod(self.shape[:-1])).reshape(self.shape[:-1])[index]
-        except IndexError as error:
-            raise IndexError(f"Gaussians in block form are indexed without their last axis: {error}") from None
-        d = self.shape[-1]
-        return Gaussian(self.eta.reshape(-1, d)[units], self.lam.reshape(-1, d, d)[units])
+        return Gaussian(*self.family.take(self.eta, self.lam, index))
 
     def _same_form(self, other: Gaussian) -> None:
         if self.block != other.block:
@@ -178,82 +231,113 @@ class Gaussian(eqx.Module):
 
     def where(self, condition: Bool[Array, "..."], other: Gaussian) -> Gaussian:
         """`self` where `condition` (one truth value a variable: no last axis in block form), else `other`."""
-        wide = condition[..., None] if self.block else condition
-        full = wide[..., None] if self.block else wide
+        wide, full = self.family.over_values(condition), self.family.over_precisions(condition)
         return Gaussian(jnp.where(wide, self.eta, other.eta), jnp.where(full, self.lam, other.lam))
+
+    def flat_units(self, units: tuple[int, ...]) -> Gaussian:
+        """So many units of the same family, of which nothing is known."""
+        shape = (*units, *self.family.trail(self.shape))
+        return Gaussian(jnp.zeros(shape, self.dtype), jnp.zeros(self.family.lam_shape(shape), self.dtype))
+
+    def as_vectors(self) -> Gaussian:
+        """In block form, every unit as it is: numbers are vectors of length 1."""
+        return Gaussian(self.family.as_vectors(self.eta), self.family.as_matrices(self.lam))
+
+    def lifted(self, full: Gaussian, share: float) -> Gaussian:
+        """With precisions that are not positive raised by that share of those of `full`, which are."""
+        return Gaussian(self.eta, self.family.lifted(self.lam, full.lam, share))
 
     def as_block(self) -> Gaussian:
         """The same density with the last axis as one vector variable: a diagonal precision matrix."""
         if self.block:
             return self
-        return Gaussian(self.eta, self._computed(_on_diagonals, self.lam))
+        return Gaussian(self.eta, compute_alike(_on_diagonals, self.lam))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Gaussian:
         """The same densities, repeated to a larger shape."""
         if shape == self.shape:
             return self
-        lam_shape = (*shape, shape[-1]) if self.block else shape
+        lam_shape = self.family.lam_shape(shape)
 
         def wide(xp: Any, eta: Any, lam: Any) -> tuple[Any, Any]:
             return xp.broadcast_to(eta, shape), xp.broadcast_to(lam, lam_shape)
 
-        return Gaussian(*_compute(wide, self.eta, self.lam))
+        return Gaussian(*compute(wide, self.eta, self.lam))
 
     def astype(self, dtype: jnp.dtype) -> Gaussian:
         """The same densities in another floating-point type."""
         if dtype == self.dtype:
             return self
-        return Gaussian(*_compute(lambda _, eta, lam: (eta.astype(dtype), lam.astype(dtype)), self.eta, self.lam))
+        return Gaussian(*compute(lambda _, eta, lam: (eta.astype(dtype), lam.astype(dtype)), self.eta, self.lam))
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Independent draws, of shape `shape + self.shape`. Every Gaussian must be proper."""
         noise = jax.random.normal(key, (*shape, *self.shape), self.dtype)
-        if not self.block:
-            return self.mean + noise * self.std
-        factor, scale, _ = linalg.scaled_cholesky(self.lam)
-        # lam = D^-1 L L' D^-1, so D L^-T noise has covariance lam^-1.
-        return self.mean + linalg.triangular_solve(factor, noise[..., None], transposed=True)[..., 0] * scale
+        return self.family.sample(self.eta, self.lam, noise)
 
     def log_density(self, x: Numbers) -> Float[Array, "..."]:
         """`log p(x)`, normalised: `(log |lam / 2π| - (x - mean)' lam (x - mean)) / 2`."""
         d = jnp.asarray(x, self.dtype) - self.mean
-        if not self.block:
-            return 0.5 * (jnp.log(self.lam / (2 * jnp.pi)) - self.lam * d * d)
-        n = self.shape[-1]
-        return 0.5 * (linalg.log_determinant(self.lam) - n * jnp.log(2 * jnp.pi) - linalg.quadratic(self.lam, d))
+        return self.family.log_density(self.lam, d)
 
     def kl(self, other: Gaussian) -> Float[Array, "..."]:
         """`KL(self || other)` of each: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
         self._same_form(other)
-        if not self.block:
-            return _compute(_kl, self.eta, self.lam, other.eta, other.lam).astype(self.dtype)
-        d = self.mean - other.mean
-        trace = jnp.trace(linalg.spd_solve(self.lam, other.lam), axis1=-2, axis2=-1)
-        logs = linalg.log_determinant(self.lam) - linalg.log_determinant(other.lam)
-        return 0.5 * (trace - self.shape[-1] + logs + linalg.quadratic(other.lam, d))
+        return self.family.kl(self._natural, other._natural)
+
+    def variance_along(self, operator: Jacobian, edges: EdgeSet, proper: bool = False) -> Float[Array, "f 1"]:
+        """`J v J'`: how uncertain it leaves the measurements of factors with one measurement each.
+
+        **Arguments:**
+
+        - `operator`, `edges`: the Jacobian of the factors with respect to the variable, and their edge set.
+        - `proper`: every precision is known to be positive.
+        """
+        return self.family.variance_along(self.lam, operator, edges, proper)
+
+    def covariance_along(self, operator: Jacobian, edges: EdgeSet) -> Float[Array, "f m m"]:
+        """`J v J'` of factors with any number of measurements, as matrices."""
+        return self.family.covariance_along(self.lam, operator, edges)
+
+    def absorb(self, mean: Array, operator: Jacobian, edges: EdgeSet, gain: Array, share: Array) -> Gaussian:
+        """What factors with one measurement each tell its units: the product of all their messages.
+
+        **Arguments:**
+
+        - `mean`: its own, as it was found already.
+        - `operator`, `edges`: as of `variance_along`.
+        - `gain`: `1 / S` of each factor `(F, 1)`, the inverse of the predicted variance.
+        - `share`: `R / S`, with the innovation `R`.
+        """
+        return Gaussian(*self.family.absorb(mean, operator, edges, gain, share))
+
+    def rounding_error(self, parts: Sequence[Gaussian]) -> Array:
+        """How far rounding may have moved it, the product of these parts, in standard deviations, of the worst unit.
+
+        Units of which nothing is known, and observed ones, do not count.
+        """
+        return self.family.rounding_error(self.eta, self.lam, [p._natural for p in parts])
+
+    def made_proper(self, prior: Gaussian, parts: Sequence[Gaussian]) -> tuple[Gaussian, Array]:
+        """As it must be where its prior is proper, however rounding has left it.
+
+        **Arguments:** `parts`: the messages that it is the product of, with the prior.
+
+        **Returns:** it, and whether any unit had to be mended.
+        """
+        found, mended = self.family.made_proper(self._natural, prior._natural, [p._natural for p in parts])
+        return Gaussian(*found), mended
 
 
 def _floats(x: Any, name: str) -> Any:
     """As floating-point numbers of JAX's precision; NumPy's stay NumPy's."""
-    if _traced(x):
+    if traced(x):
         return x.astype(jnp.result_type(float)) if not jnp.issubdtype(x.dtype, jnp.floating) else x
     a = np.asarray(x)
     a = a.astype(jax.dtypes.canonicalize_dtype(a.dtype if jnp.issubdtype(a.dtype, jnp.floating) else float))
     if not np.isfinite(a).all():
         raise ValueError(f"Gaussian: {name} holds NaN or infinity")
     return a
-
-
-def _compute(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of `numpy` or `jax.numpy` and of arrays.
-
-    Graphs are built outside of compiled code, where JAX would compile every operation for itself: NumPy need not.
-    """
-    if any(_traced(a) for a in arrays):
-        return function(jnp, *arrays)
-    with np.errstate(all="ignore"):
-        # (`jnp.asarray` compiles a copy for each new shape.)
-        return jax.tree.map(jax.device_put, function(np, *(np.asarray(a) for a in arrays)))
 
 
 def _from_moments(xp: Any, mean: Any, std: Any) -> tuple[Any, Any]:
@@ -280,47 +364,3 @@ def _from_covariance(xp: Any, mean: Any, covariance: Any) -> tuple[Any, Any]:
     shape = np.broadcast_shapes(mean.shape, lam.shape[:-1])
     lam, mean = xp.broadcast_to(lam, (*shape, shape[-1])), xp.broadcast_to(mean, shape)
     return (lam @ mean[..., None])[..., 0], lam
-
-
-def _mean(xp: Any, eta: Any, lam: Any) -> Any:
-    return xp.where(lam > 0, eta / xp.where(lam > 0, lam, 1), 0).astype(eta.dtype)
-
-
-def _variance(xp: Any, lam: Any) -> Any:
-    return xp.where(lam > 0, 1 / xp.where(lam > 0, lam, 1), xp.inf).astype(lam.dtype)
-
-
-def _block_proper(xp: Any, lam: Any) -> Any:
-    return host_linalg.definite(lam) if xp is np else linalg.scaled_cholesky(lam)[2]
-
-
-def _inverse(xp: Any, lam: Any) -> tuple[Any, Any]:
-    return (host_linalg if xp is np else linalg).pseudo_inverse(lam)
-
-
-def _block_mean(xp: Any, eta: Any, lam: Any) -> Any:
-    return (_inverse(xp, lam)[0] @ eta[..., None])[..., 0].astype(eta.dtype)
-
-
-def _block_variance(xp: Any, lam: Any) -> Any:
-    inverse, null = _inverse(xp, lam)
-    unknown = xp.any(xp.abs(null) > 0, -1)
-    return xp.where(unknown, xp.inf, xp.diagonal(inverse, axis1=-2, axis2=-1)).astype(lam.dtype)
-
-
-def _block_covariance(xp: Any, lam: Any) -> Any:
-    diagonal = _block_variance(xp, lam)[..., None]
-    return xp.where(xp.eye(lam.shape[-1], dtype=bool), diagonal, _inverse(xp, lam)[0]).astype(lam.dtype)
-
-
-def _kl(xp: Any, eta: Any, lam: Any, eta_o: Any, lam_o: Any) -> Any:
-    if xp is np:  # precisions may differ by more than single precision holds beside 1
-        eta, lam, eta_o, lam_o = (a.astype(float) for a in (eta, lam, eta_o, lam_o))
-    d = _mean(xp, eta, lam) - _mean(xp, eta_o, lam_o)
-    # ratio - 1 - log ratio is what is left of two nearly equal numbers: log1p keeps its digits.
-    excess = lam_o / lam - 1
-    return 0.5 * (excess - xp.log1p(excess) + lam_o * d * d)
-
-
-def _traced(x: Any) -> bool:
-    return isinstance(x, Tracer)

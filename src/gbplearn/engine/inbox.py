@@ -18,10 +18,8 @@ import jax
 from jax import Array
 
 from ..core.gaussian import Gaussian
-from ..core.linalg import add_all
 from ..graph.group import Group
 from ..graph.local import LocalGroup
-from .state import belief_mean
 
 
 class EdgeSet(NamedTuple):
@@ -45,7 +43,7 @@ class Inbox(NamedTuple):
 
     def outside(self) -> dict[str, Gaussian]:
         """Of each variable the product of its prior and the messages of all other groups."""
-        return {name: product(parts) for name, parts in self.parts.items()}
+        return {name: Gaussian.product(parts) for name, parts in self.parts.items()}
 
     def prior(self, name: str) -> Gaussian:
         """The prior of a variable."""
@@ -54,17 +52,12 @@ class Inbox(NamedTuple):
 
 def beliefs_with(group: Group, outside: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
     """The belief of each variable of a group, for given own messages (one product a slot)."""
-    return {n: product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
+    return {n: Gaussian.product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
 
 
 def means_of(local: LocalGroup, beliefs: dict[str, Gaussian]) -> dict[str, Array]:
     """Means, or starts where nothing is known."""
-    return {n: belief_mean(b, local.start[n], n in local.proper) for n, b in beliefs.items()}
-
-
-def product(parts: list[Gaussian]) -> Gaussian:
-    """The product of Gaussians."""
-    return Gaussian(add_all([p.eta for p in parts]), add_all([p.lam for p in parts]))
+    return {n: b.mean_or(local.start[n], n in local.proper) for n, b in beliefs.items()}
 
 
 def undamped(old: Gaussian, new: Gaussian, weight: Array) -> Gaussian:

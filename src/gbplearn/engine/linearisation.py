@@ -46,8 +46,7 @@ def _refresh(relinearise: Relinearise, own: Own, means: dict[str, Array], old: d
     if isinstance(relinearise, OnMovement):
         points = {}
         for name, x0 in stored.items():
-            lam = jnp.diagonal(old[name].lam, axis1=-2, axis2=-1) if old[name].block else old[name].lam
-            far = (means[name] - x0) ** 2 * lam > relinearise.threshold**2
+            far = (means[name] - x0) ** 2 * old[name].precisions > relinearise.threshold**2
             points[name] = jnp.where(first | far, means[name], x0)
     else:
         due = own.visits % relinearise == 0

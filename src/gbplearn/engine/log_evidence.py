@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ..core import linalg
 from ..core.compiling import lean_jit
-from ..core.gaussian import POINT, Gaussian
+from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
-from ..graph.problem import Problem, prior_squares
+from ..graph.problem import Problem
 from .guard.proximal import with_settled_noise
 from .prediction import edge_sets, predicted_covariance
 from .state import State, belief, cavity, message_product
@@ -61,24 +62,18 @@ def _terms(
     beliefs = {name: belief(problem, state, name) for name in problem.prior}
     full = {**means, **problem.fixed}
     variables = [
-        _variable(used, prior[name], beliefs[name]) - 0.5 * prior_squares(used, means[name])
+        _variable(used, prior[name], beliefs[name]) - 0.5 * used.squares(means[name])
         for name, used in problem.prior.items()
     ]
     fixed = {name: x for name, x in problem.fixed.items() if name in prior and name not in held}
     variables += [_at_value(prior[name], x) for name, x in fixed.items()]
     factors = []
     for g, group in enumerate(problem.groups):
-        normaliser = _log_det(group.covariance(), matrix=True) + group.outputs * jnp.log(2 * jnp.pi)
+        normaliser = linalg.log_determinant(group.covariance()) + group.outputs * jnp.log(2 * jnp.pi)
         there = 1.0 if group.weight is None else jnp.broadcast_to(group.weight, (group.factors, 1))[:, 0]
         energies = jnp.broadcast_to(group.energies(group.y - group.value(full)), (group.factors,))
         factors.append(_group(problem, state, beliefs, means, g) - energies - 0.5 * there * normaliser)
     return variables, factors
-
-
-def _log_det(lam: Array, matrix: bool) -> Array:
-    if matrix:
-        return linalg.log_determinant(lam)
-    return jnp.log(jnp.where(lam > 0, lam, 1))
 
 
 def _at_value(prior: Gaussian, value: Array) -> Array:
@@ -88,13 +83,11 @@ def _at_value(prior: Gaussian, value: Array) -> Array:
 
 def _variable(used: Gaussian, prior: Gaussian, now: Gaussian) -> Array:
     """`log |lam_prior| / |lam_belief| / 2` of a unit, or for observed units the prior density of the value."""
-    n = now.shape[-1] if now.block else 1
-    largest = jnp.diagonal(used.lam, axis1=-2, axis2=-1).max(-1) if used.block else used.lam
-    observed = largest >= POINT / 2
-    safe = jnp.where(observed, jnp.zeros((), used.dtype), 0.5 * _log_det(used.lam, used.block))
-    flat = 0.5 * n * jnp.log(2 * jnp.pi)
+    observed = used.observed
+    safe = jnp.where(observed, jnp.zeros((), used.dtype), 0.5 * used.log_determinant)
+    flat = 0.5 * now.dim * jnp.log(2 * jnp.pi)
     start = jnp.where(used.proper, safe, flat)
-    end = jnp.where(observed, 0.0, 0.5 * _log_det(now.lam, now.block))
+    end = jnp.where(observed, 0.0, 0.5 * now.log_determinant)
     return jnp.where(observed, _at_value(prior, used.mean), start - end)
 
 
@@ -113,21 +106,13 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
             continue
         each = state.messages[g][s].on_edges(slot.edges)
         found = cavity(slot, _outside(problem, state, g, s), state.messages[g][s])
-        lam = jnp.broadcast_to(found.lam, each.lam.shape)
-        full = jnp.broadcast_to(slot.edges.spread(beliefs[slot.variable].lam), lam.shape)
+        full = jax.tree.map(slot.edges.spread, beliefs[slot.variable]).broadcast_to(each.shape)
         # A flat cavity's infinite variance cancels between S_f and the edge: a tiny precision stands in for zero.
-        tiny = 100 * jnp.finfo(lam.dtype).eps
-        if slot.block:
-            floor = tiny * jnp.diagonal(full, axis1=-2, axis2=-1)
-            lam = lam + floor[..., None] * jnp.eye(lam.shape[-1], dtype=lam.dtype)
-            lam = jnp.where(linalg.scaled_cholesky(found.lam)[2][..., None, None], found.lam, lam)
-        else:
-            lam = jnp.where(lam > 0, lam, tiny * full)
-        used.append(Gaussian(jnp.zeros(each.eta.shape, lam.dtype), lam))
-        ratios = _log_det(full, slot.block) - _log_det(lam, slot.block)
+        used.append(found.broadcast_to(each.shape).lifted(full, 100 * float(jnp.finfo(found.dtype).eps)))
+        ratios = full.log_determinant - used[-1].log_determinant
         present = slot.edges.present()
         ratios = ratios if present is None else jnp.where(present, ratios, 0)
-        edges = edges + 0.5 * (ratios.sum(1) if slot.block else slot.edges.rows.total(ratios)[:, 0])
+        edges = edges + 0.5 * slot.edges.rows.total(ratios)[:, 0]
     # Of the prediction S alone is needed, which does not depend on means or reactions.
     reactions = [jnp.zeros((), noise.dtype) if slot.pooled else None for slot in group.slots]
     at = {slot.variable: jnp.zeros((), noise.dtype) for slot in group.slots}
@@ -141,13 +126,10 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
         k = 1.0 if scale is None else scale
         edges = edges + 0.5 * (k * predicted_covariance(group, [], pools)[..., 0] / total[..., 0])[:, 0]
     noise = jnp.broadcast_to(noise, total.shape)
-    return edges - 0.5 * (_log_det(total, matrix=True) - _log_det(noise, matrix=True))
+    return edges - 0.5 * (linalg.log_determinant(total) - linalg.log_determinant(noise))
 
 
 def _outside(problem: Problem, state: State, g: int, s: int) -> Gaussian:
     name = problem.groups[g].slots[s].variable
-    out = problem.prior[name]
-    for edge_set in problem.touching(name):
-        if edge_set != (g, s):
-            out = out * message_product(problem, state, *edge_set)
-    return out
+    others = [edge_set for edge_set in problem.touching(name) if edge_set != (g, s)]
+    return Gaussian.product([problem.prior[name], *(message_product(problem, state, *o) for o in others)])

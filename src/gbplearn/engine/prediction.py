@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float
 from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all, others_in_list, sum_of_others
-from ..edges.base import ROWS, Rows
+from ..edges.base import ROWS, Edges, Rows
 from ..factors.measurement import Linear
 from ..factors.operators import Operator
 from ..graph.group import Group, Slot
@@ -57,8 +57,9 @@ class PooledEdges(NamedTuple):
     """One pooled edge set: the arrays that a prediction takes of it."""
 
     jacobian: Operator
-    mean: Array  # of the belief of the variable, in its own shape, everywhere proper
-    variance: Array
+    edges: Edges
+    belief: Gaussian  # of the variable, in its own shape, everywhere proper
+    mean: Array
     move: Array | None  # from the linearisation point to the mean; None where that is none
     reaction: Float[Array, "f 1"]  # g
 
@@ -84,13 +85,13 @@ def edge_sets(
         x = points[s.variable]
         if r is not None:
             mean = means[s.variable]
-            pools.append(PooledEdges(j, mean, 1 / c.lam, None if x is mean else mean - x, r))
+            pools.append(PooledEdges(j, s.edges, c, mean, None if x is mean else mean - x, r))
             continue
         point = x if x.ndim == 0 else s.edges.spread(x)
         if group.scalar:
             edges.append(Edge(j.each(), c, point, s.proper, s.edges.rows, by_hand))
             continue
-        wide = c if s.block else Gaussian(c.eta[..., None], c.lam[..., None, None])
+        wide = c.as_vectors()
         edges.append(Edge(j.each(), wide, _wide_point(point, s, wide), s.proper))
     return edges, pools
 
@@ -99,7 +100,7 @@ def _wide_point(x: Array, slot: Slot, cavity: Gaussian) -> Array:
     """A linearisation point in block layout."""
     if x.ndim == 0:
         return jnp.broadcast_to(x, (1, *cavity.shape[1:]))
-    return x if slot.block else x[..., None]
+    return slot.family.as_vectors(x)
 
 
 class Predicted(NamedTuple):
@@ -162,14 +163,9 @@ def held_spread(group: Group, held: Mapping[str, Gaussian], linear: Linear) -> A
         if slot.variable not in held:
             continue
         belief = held[slot.variable]
-        if group.scalar:
-            spread = operator.squared().times(belief.variance)
-            parts.append(jnp.broadcast_to(spread, (group.factors, 1)))
-            continue
-        cov = slot.edges.spread(belief.covariance if slot.block else belief.variance[..., None, None])
-        j = operator.each()
-        j, cov = (jnp.broadcast_to(a, (group.factors, *a.shape[1:])) for a in (j, cov))
-        parts.append(jnp.einsum("fnad,fnde,fnbe->fab", j, cov, j))
+        along = belief.variance_along if group.scalar else belief.covariance_along
+        spread = along(operator, slot.edges)
+        parts.append(jnp.broadcast_to(spread, (group.factors, *spread.shape[1:])))
     return add_all(parts) if parts else None
 
 
@@ -221,7 +217,7 @@ def predict_scalar(edges: list[Edge], pools: Sequence[PooledEdges], residual: Fl
     terms = [e.jacobian * e.jacobian * v for e, v in zip(edges, spreads)]
     totals = [e.rows.total(t) for e, t in zip(edges, terms)]
     others: list[Array] = _leave_one_out(edges, terms, totals) if edges else []
-    wide = [p.jacobian.squared().times(p.variance) for p in pools]
+    wide = [p.belief.variance_along(p.jacobian, p.edges, proper=True) for p in pools]
     moves = [p.jacobian.times(p.move) for p in pools if p.move is not None]
     moves += [-p.reaction * v for p, v in zip(pools, wide)]
     if pools:

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +129,8 @@ class FoundBeliefs(Mapping[str, Gaussian]):
             return belief
         if keep not in self._cut:
             rows = int(used[keep]) // math.prod(belief.shape[1:])
-            self._cut[keep] = Gaussian(np.asarray(belief.eta)[:rows], np.asarray(belief.lam)[:rows])
+            cut: Any = np.asarray(belief.eta)[:rows], np.asarray(belief.lam)[:rows]
+            self._cut[keep] = Gaussian(*cut)
         return self._cut[keep]
 
     def __iter__(self) -> Iterator[str]:

@@ -309,7 +309,7 @@ def _units_of(problem: Problem, found: _AllMessages) -> _Units:
     state, mean, root = _state_of(found), {}, {}
     for name in problem.prior:
         b = belief(problem, state, name)
-        lam = jnp.diagonal(b.lam, axis1=-2, axis2=-1) if b.block else b.lam
+        lam = b.precisions
         mean[name] = belief_mean(b, problem.start[name], name in problem.proper)
         root[name] = jnp.sqrt(jnp.maximum(lam, 0))
     reaction = tuple(
@@ -339,8 +339,8 @@ def _scaled(problem: Problem, units: _Units, messages: _AllMessages) -> _AllMess
 
     def of(message: Gaussian, mean: Array, root: Array) -> Gaussian:
         root = jnp.where(root > 0, root, 1)
-        square = root[..., None] * root[..., None, :] if message.block else root * root
-        return Gaussian((message.eta - linalg.information(message.lam, mean)) / root, message.lam / square)
+        moved = message.eta - linalg.information(message.lam, mean)
+        return Gaussian(moved / root, message.lam / message.family.pairs(root))
 
     return _map_messages(problem, units, messages, of, jnp.divide)
 
@@ -350,7 +350,7 @@ def _unscaled(problem: Problem, units: _Units, scaled: _AllMessages) -> _AllMess
 
     def of(message: Gaussian, mean: Array, root: Array) -> Gaussian:
         root = jnp.where(root > 0, root, 1)
-        lam = message.lam * (root[..., None] * root[..., None, :] if message.block else root * root)
+        lam = message.lam * message.family.pairs(root)
         return Gaussian(message.eta * root + linalg.information(lam, mean), lam)
 
     return _map_messages(problem, units, scaled, of, jnp.multiply)

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..edges.base import Edges
 from ..graph.group import Group, Slot
@@ -109,13 +108,12 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
         for slot in group.slots:
             prior = problem.prior[slot.variable]
             if slot.pooled:
-                nothing = Gaussian.flat(prior.shape, dtype=prior.dtype)
+                nothing = prior.flat_units(prior.unit_shape)
                 holds = slot.reaction == len(row)
                 row.append(Messages(None, nothing, jnp.zeros((group.factors, 1), prior.dtype) if holds else None))
                 continue
-            shape = slot.edges.rows.shape(group.factors, slot.units)
-            shape += (prior.shape[-1],) if prior.block else ()
-            row.append(Messages.pack(slot.edges, Gaussian.flat(shape, block=prior.block, dtype=prior.dtype)))
+            units = slot.edges.rows.shape(group.factors, slot.units)
+            row.append(Messages.pack(slot.edges, prior.flat_units(units)))
         messages.append(tuple(row))
         keep = keep_points and not group.linear and group.slots
         # A copy: the loop gives the buffers of its state away, and the start must stay.
@@ -126,10 +124,8 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
 
 def belief(problem: Problem, state: State, variable: str) -> Gaussian:
     """Product of the prior and all messages into a variable."""
-    out = problem.prior[variable]
-    for g, s in problem.touching(variable):
-        out = out * message_product(problem, state, g, s)
-    return out
+    messages = [message_product(problem, state, g, s) for g, s in problem.touching(variable)]
+    return Gaussian.product([problem.prior[variable], *messages])
 
 
 def message_product(problem: Problem, state: State, g: int, s: int) -> Gaussian:
@@ -148,28 +144,18 @@ def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
     present = slot.edges.present()
     if present is None:
         return found
-    one = jnp.eye(found.shape[-1], dtype=found.dtype) if found.block else jnp.ones((), found.dtype)
-    anything = Gaussian(jnp.zeros_like(found.eta), jnp.broadcast_to(one, found.lam.shape))  # that is proper
+    anything = Gaussian(jnp.zeros_like(found.eta), found.family.one(found.shape, found.dtype))  # that is proper
     return found.where(present, anything)
 
 
 def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
-    """The mean, or the start where nothing (or in a block, not everything) is known.
-
-    `proper`: every precision is known to be positive, so that scalars need no case distinction.
-    """
-    if not gaussian.block:
-        if proper:
-            return gaussian.eta / gaussian.lam
-        known = gaussian.lam > 0
-        return jnp.where(known, gaussian.eta / jnp.where(known, gaussian.lam, 1), start)
-    shift = gaussian.eta - linalg.information(gaussian.lam, start)
-    return start + Gaussian(shift, gaussian.lam).mean
+    """`gaussian.mean_or(start, proper)`: the mean, or the start where nothing is known."""
+    return gaussian.mean_or(start, proper)
 
 
 def all_means(problem: Problem, state: State) -> dict[str, Array]:
     """Current mean of every variable that is not fixed."""
     return {
-        name: belief_mean(belief(problem, state, name), problem.start[name], name in problem.proper)
+        name: belief(problem, state, name).mean_or(problem.start[name], name in problem.proper)
         for name in problem.prior
     }

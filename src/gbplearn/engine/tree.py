@@ -102,7 +102,7 @@ class _Alike(NamedTuple):
 def dimension(problem: Problem, name: str) -> int:
     """Of the units of a variable: 1 for scalars."""
     prior = problem.prior[name]
-    return prior.shape[-1] if prior.block else 1
+    return prior.family.dim(prior.shape)
 
 
 def unit_pools(problem: Problem) -> dict[int, list[str]]:
@@ -116,7 +116,7 @@ def unit_pools(problem: Problem) -> dict[int, list[str]]:
 def units_of(problem: Problem, name: str) -> int:
     """How many units a variable has."""
     prior = problem.prior[name]
-    return math.prod(prior.shape[:-1] if prior.block else prior.shape)
+    return math.prod(prior.family.unit_shape(prior.shape))
 
 
 def joins(group: Group) -> bool:
@@ -327,7 +327,7 @@ class _Forest:
     def _unit_name(self, number: int) -> str:
         name = next(n for n in reversed(self.offset) if self.offset[n] <= number)
         prior = self.problem.prior[name]
-        shape = prior.shape[:-1] if prior.block else prior.shape
+        shape = prior.family.unit_shape(prior.shape)
         return f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(number - self.offset[name], shape))}]"
 
     def plan(self) -> TreePlan:

@@ -467,10 +467,9 @@ def _absolute(problem: Problem, found: dict[int, tuple[Gaussian, ...]], x: Value
         row = []
         for slot, message in zip(group.slots, found.get(g, ())):
             at = slot.edges.spread(x[slot.variable])
-            at = at if slot.block else at[..., None]
-            at = jnp.broadcast_to(at, message.eta.shape)
+            at = jnp.broadcast_to(slot.family.as_vectors(at), message.eta.shape)
             eta = message.eta + linalg.information(message.lam, at)
-            each = Gaussian(eta, message.lam) if slot.block else Gaussian(eta[..., 0], message.lam[..., 0, 0])
+            each = Gaussian(slot.family.from_vectors(eta), slot.family.from_matrices(message.lam))
             row.append(Messages.pack(slot.edges, each))
         out.append(tuple(row))
     return tuple(out)

@@ -103,8 +103,7 @@ def scalar_messages(
     share = gain * found.innovation
     summed = []
     for p in pools:
-        lam = p.jacobian.squared().back(gain)
-        summed.append(PooledMessages(Gaussian(p.jacobian.back(share) + lam * p.mean, lam), share))
+        summed.append(PooledMessages(p.belief.absorb(p.mean, p.jacobian, p.edges, gain, share), share))
     return out, summed
 
 

@@ -34,7 +34,7 @@ from ..core.gaussian import Gaussian
 from ..graph.group import Group
 from ..graph.local import LocalGroup
 from ..kernels.registry import Call, kernels
-from .inbox import Inbox, beliefs_with, means_of, product, undamped
+from .inbox import Inbox, beliefs_with, means_of, undamped
 from .linearisation import AfterVisit, linearisation_points
 from .noise_update import learn_noise
 from .options import GroupOptions
@@ -76,12 +76,12 @@ def propose(
         each, pooled_ones = (iter(m) for m in scalar_messages(edges, residual[:, 0], noise, k, pools))
         return [next(pooled_ones if s.pooled else each) for s in group.slots]
     out = general_messages(edges, residual, noise, scale)
-    return [m if s.block else Gaussian(m.eta[..., 0], m.lam[..., 0, 0]) for m, s in zip(out, group.slots)]
+    return [Gaussian.from_vectors(s.family, m) for m, s in zip(out, group.slots)]
 
 
 def _flat(messages: Gaussian) -> Array:
     """Edges along which nothing was sent yet, or nothing that was known."""
-    return jnp.all(messages.lam == 0, (-2, -1)) if messages.block else messages.lam == 0
+    return jnp.all(messages.family.as_matrices(messages.lam) == 0, (-2, -1))
 
 
 def _draw_lots(group: Group, key: Array) -> list[Array]:
@@ -151,7 +151,9 @@ def _send(
     old = beliefs_with(group, outside, sent_before)
     cavities = []
     for s, slot in enumerate(group.slots):
-        rest = product([outside[slot.variable], *(sent_before[i] for i in group.slots_of(slot.variable) if i != s)])
+        rest = Gaussian.product(
+            [outside[slot.variable], *(sent_before[i] for i in group.slots_of(slot.variable) if i != s)]
+        )
         cavities.append(old[slot.variable] if slot.pooled else cavity(slot, rest, own.messages[s]))
     reactions = [None if s.reaction is None else own.messages[s.reaction].reaction for s in group.slots]
     first = own.visits == 0
@@ -189,7 +191,7 @@ def _send(
             if growing:  # among those of factors that were there before
                 after = proposal.where(_flat(sent), after)
         if options.dropping:  # one mask for all natural parameters of an edge
-            lot = lots[s].reshape(sent.shape[:-1] if sent.block else sent.shape)
+            lot = lots[s].reshape(sent.unit_shape)
             after = sent.where((lot < options.dropout[s]) & ~first, after)
         packed = Messages.pack(slot.edges, after)
         messages.append(packed)

@@ -20,10 +20,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..graph.local import LocalGroup
-from ..graph.problem import prior_energy
 from ..kernels.registry import KernelDiagnostics
 from .inbox import Inbox, beliefs_with, means_of
 from .options import GroupOptions
@@ -59,22 +57,14 @@ def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
     # A step within the rounding of the mean itself is none: else precise variables would never come to rest.
     rounding = 16 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(before), jnp.abs(after))
     step = jnp.where(jnp.abs(step) <= rounding, 0, step)
-    squared, a, b = _squared_step(old, step), old.lam, new.lam
-    if old.block:
-        a, b = (jnp.diagonal(x, axis1=-2, axis2=-1) for x in (a, b))
+    squared, a, b = old.quadratic(step), old.precisions, new.precisions
     tiny = jnp.finfo(step.dtype).tiny
     ratio = jnp.max((jnp.maximum(a, b) + tiny) / (jnp.minimum(a, b) + tiny))
     return jnp.maximum(jnp.sqrt(jnp.max(squared)), jnp.log(ratio))
 
 
-def _squared_step(belief: Gaussian, step: Array) -> Array:
-    """In standard deviations, of each unit; of a block along its directions together."""
-    return linalg.quadratic(belief.lam, step) if belief.block else step * step * belief.lam
-
-
 def _precisions(belief: Gaussian) -> Array:
-    lam = jnp.diagonal(belief.lam, axis1=-2, axis2=-1) if belief.block else belief.lam
-    return lam + jnp.finfo(lam.dtype).tiny
+    return belief.precisions + jnp.finfo(belief.dtype).tiny
 
 
 def _mean_of_all(local: LocalGroup, arrays: dict[str, Array]) -> Array:
@@ -108,7 +98,7 @@ def diagnose_visit(
     changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
     learnt, settling = [n for n in group.variables if n in local.parameters], None
     if learnt:
-        steps = {n: _squared_step(old[n], new[n] - means[n]) for n in learnt}
+        steps = {n: old[n].quadratic(new[n] - means[n]) for n in learnt}
         # Means may be at rest long before the messages of a whole batch have arrived: then precisions still grow.
         grown = {n: jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt}
         rms = jnp.sqrt(jnp.maximum(_mean_of_all(local, steps), _mean_of_all(local, grown)))
@@ -123,7 +113,7 @@ def diagnose_visit(
     priors = {} if reported is None else {n: e for n, e in reported.priors.items() if n in local.reports}
     for name in group.variables:
         if name in local.reports and name not in priors:
-            priors[name] = prior_energy(inbox.prior(name), means[name])
+            priors[name] = 0.5 * jnp.sum(inbox.prior(name).squares(means[name]))
     every, fresh = options.relinearise, None
     if local.frozen is None and before.points is not None and isinstance(every, int):
         fresh = before.visits % every == 0

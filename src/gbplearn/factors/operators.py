@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from ..core.diagonal import DIAGONAL
+from ..core.family import Family
 from ..edges.base import Edges
 
 Shape = tuple[int, ...]
@@ -43,7 +45,7 @@ class Entries(Operator):
 
     edges: Edges
     entries: Array
-    block: bool = eqx.field(static=True, default=False)
+    family: Family = eqx.field(static=True, default=DIAGONAL)  # of the variable
 
     @property
     def _general(self) -> bool:
@@ -54,7 +56,7 @@ class Entries(Operator):
         x = self.edges.spread(m)
         if not self._general:
             return self.edges.rows.total(self.entries * x)
-        x = x if self.block else x[..., None]
+        x = self.family.as_vectors(x)
         f = max(self.entries.shape[0], x.shape[0])
         j, x = (jnp.broadcast_to(a, (f, *a.shape[1:])) for a in (self.entries, x))
         return jnp.einsum("fnmd,fnd->fm", j, x)
@@ -65,11 +67,11 @@ class Entries(Operator):
             return self.edges.pool(self.entries * self.edges.rows.lift(r))
         j = jnp.broadcast_to(self.entries, (r.shape[0], *self.entries.shape[1:]))
         out = jnp.einsum("fnmd,fm->fnd", j, r)
-        return self.edges.pool(out if self.block else out[..., 0])
+        return self.edges.pool(self.family.from_vectors(out))
 
     def squared(self) -> Entries:
         """Of scalars: between the entries of a block squares mean nothing."""
-        return Entries(self.edges, self.entries * self.entries, self.block)
+        return Entries(self.edges, self.entries * self.entries, self.family)
 
     def each(self) -> Array:
         """As given."""

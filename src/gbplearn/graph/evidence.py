@@ -83,7 +83,7 @@ def check_observed(variable: Variable, value: Any, mask: Any) -> tuple[np.ndarra
     except ValueError:
         got = np.shape(mask)
         raise ValueError(f"variable '{name}': mask of shape {got} does not fit {variable.unit_shape}") from None
-    observed = flags[..., None] if variable.block else flags
+    observed = variable.family.over_values(flags)
     if not np.isfinite(np.where(observed, values, 0)).all():
         raise ValueError(f"variable '{name}': the value is NaN or infinite where the mask is True")
     return np.where(observed, values, 0), flags
@@ -100,13 +100,7 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
     # Before it is repeated for every unit: what is given is often one number.
     lam = np.asarray(belief.lam, float)
     sound = np.isfinite(np.asarray(belief.eta)).all() and np.isfinite(lam).all()
-    if sound and belief.block:
-        diagonal = np.diagonal(lam, axis1=-2, axis2=-1)
-        least = np.linalg.eigvalsh((lam + np.swapaxes(lam, -1, -2)) / 2).min(-1)
-        sound = bool((least >= -1e-5 * diagonal.max(-1)).all())
-    elif sound:
-        sound = bool((lam >= 0).all())
-    if not sound:
+    if not (sound and belief.family.sound(lam)):
         raise ValueError(f"variable '{name}': the {what} has a negative precision or is not finite")
     belief = belief.astype(dtype)
     try:

@@ -584,7 +584,7 @@ class FactorGraph:
             if group.name not in laid.factors:
                 laid.factors[group.name] = data_of_group(group)
             factors[group.name] = laid.factors[group.name]
-        data = Data(known.prior, known.start, known.fixed, known.held, known.uniform, factors, known.used)
+        data = Data(known.prior, known.start, known.fixed, known.held, known.uniform, factors, known.used)  # pyright: ignore[reportArgumentType]
         return laid.made[make], data
 
     def _with_rows(self, group: Group) -> Group:
@@ -712,8 +712,8 @@ _energies = lean_jit(lambda problem, values: problem.energies(values))
 
 
 def all_proper(prior: Gaussian) -> bool:
-    """By NumPy where that is easy: outside of compiled code JAX would compile every operation for itself."""
-    return bool((np.asarray(prior.proper if prior.block else prior.lam) > 0).all())
+    """Whether every unit of it can be normalised."""
+    return prior.all_proper()
 
 
 def _check_capacity(name: str, capacity: Any) -> None:
@@ -730,7 +730,7 @@ def _with_points(prior: Gaussian, value: np.ndarray, mask: np.ndarray) -> Gaussi
         lam = np.where(wide[..., None], np.eye(value.shape[-1], dtype=value.dtype) * point, lam)
     else:
         lam = np.where(wide, point, lam)
-    return Gaussian(eta, lam) if isinstance(prior.eta, np.ndarray) else Gaussian(*map(jax.device_put, (eta, lam)))
+    return Gaussian(eta, lam) if isinstance(prior.eta, np.ndarray) else Gaussian(*map(jax.device_put, (eta, lam)))  # pyright: ignore[reportArgumentType]
 
 
 def _nothing(graph: FactorGraph, problem: Problem) -> None:

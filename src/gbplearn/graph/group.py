@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from ..core import linalg
+from ..core.family import Family
 from ..core.noise import NoisePrior
 from ..core.robust import Kernel
 from ..edges.base import Edges
@@ -40,7 +41,7 @@ class Slot(eqx.Module):
     edges: Edges
     variable: str = eqx.field(static=True)
     row_shape: tuple[int, ...] = eqx.field(static=True)
-    block: bool = eqx.field(static=True)
+    family: Family = eqx.field(static=True)  # of the variable
     proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
     # Only the sum of the messages into each unit is kept, and the reaction term by this slot of the group.
     reaction: int | None = eqx.field(static=True, default=None)
@@ -112,7 +113,7 @@ class Group(eqx.Module):
     @property
     def scalar(self) -> bool:
         """Whether the quick update for M = 1 over scalars applies."""
-        return self.outputs == 1 and not any(s.block for s in (*self.slots, *self.held))
+        return self.outputs == 1 and all(s.family.scalar for s in (*self.slots, *self.held))
 
     @property
     def edges(self) -> int:
@@ -167,7 +168,7 @@ class Group(eqx.Module):
     def operators(self, linear: Linear) -> list[Operator]:
         """The Jacobian of each slot, and of what is held, as an operator."""
         return [
-            j if isinstance(j, Operator) else Entries(s.edges, j, s.block)
+            j if isinstance(j, Operator) else Entries(s.edges, j, s.family)
             for s, j in zip((*self.slots, *self.held), linear.jacobians)
         ]
 
@@ -179,7 +180,7 @@ class Group(eqx.Module):
         """From `(F, M) + row_shape` to the layout of the message update."""
         if self.scalar:
             return j.reshape(j.shape[0], -1)
-        d = slot.row_shape[-1] if slot.block else 1
+        d = slot.family.dim(slot.row_shape)
         return jnp.moveaxis(j.reshape(j.shape[0], self.outputs, -1, d), 1, 2)
 
     def measure(self, residual: Float[Array, "f m"]) -> Measured:
@@ -342,7 +343,7 @@ def make_group(
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     noise = np.asarray(factor.noise, dtype)
     check_noise_range(factor.name, noise, dtype)
-    scalar = factor.outputs == 1 and not any(v is not None and v.variable.block for v in views)
+    scalar = factor.outputs == 1 and all(v is None or v.variable.family.scalar for v in views)
     parts: dict[Role, list[Any]] = {role: [] for role in Role}
     arguments, holders = [], {}
     together = _pooled_kinds(factor, views, fixed | held, kinds) if messages == "auto" else set()
@@ -355,12 +356,12 @@ def make_group(
             name = view.variable.name
             role = Role.FIXED if name in fixed else Role.HELD if name in held else Role.SLOT
             edges = view.edges(factor.factors) if factor.layout is None else factor.layout.edges[place]
-            block, known = view.variable.block, name in proper
+            family, known = view.variable.family, name in proper
             reaction = None
             mode = "pooled" if kinds.get(name, "") in together else messages
             if role is Role.SLOT and scalar and known and is_pooled(mode, factor, edges):
                 reaction = holders.setdefault(kinds.get(name, ""), len(parts[role]))
-            item = Slot(edges, name, view.row_shape, block, known, reaction)
+            item = Slot(edges, name, view.row_shape, family, known, reaction)
         arguments.append((role, len(parts[role])))
         parts[role].append(item)
     learnt = None

@@ -111,7 +111,7 @@ class GrowingVariable:
 
     def prior(self) -> Gaussian:
         """Of the rows in use."""
-        return Gaussian(self._eta[: self.used].copy(), self._lam[: self.used].copy())
+        return Gaussian(self._eta[: self.used].copy(), self._lam[: self.used].copy())  # pyright: ignore[reportArgumentType]
 
     def start(self) -> np.ndarray:
         """Of the rows in use."""
@@ -119,7 +119,7 @@ class GrowingVariable:
 
     def padded_prior(self) -> Gaussian:
         """Of all rows."""
-        return Gaussian(self._eta[: self.room].copy(), self._lam[: self.room].copy())
+        return Gaussian(self._eta[: self.room].copy(), self._lam[: self.room].copy())  # pyright: ignore[reportArgumentType]
 
     def padded_start(self) -> np.ndarray:
         """Of all rows."""
@@ -135,7 +135,7 @@ class GrowingVariable:
         eta, lam = np.zeros((self.room, *belief.shape[1:]), belief.dtype), self._lam[: self.room].copy()
         lam[:] = np.eye(belief.shape[-1]) if belief.block else 1
         eta[:rows], lam[:rows] = np.asarray(belief.eta)[:rows], np.asarray(belief.lam)[:rows]
-        return Gaussian(eta, lam)
+        return Gaussian(eta, lam)  # pyright: ignore[reportArgumentType]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -315,7 +315,7 @@ class GrowingFactors:
         new.__dict__.update(old.__dict__)
         new.__dict__.update(
             args=tuple(args), y=y, noise=noise, weight=weight, weights=weight, grid=(count,), capacity=self.room,
-            measurement=Function(old.h, old.jacobian, count, old.outputs),
+            measurement=Function(old.h, old.jacobian, count, old.outputs),  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
         return new
 

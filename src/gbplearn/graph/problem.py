@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core.gaussian import POINT, Gaussian
+from ..core.gaussian import Gaussian
 from ..factors.measurement import FactorKind, Linear
 from .data import Data, FactorData
 from .group import Group
@@ -107,7 +107,7 @@ class Problem(eqx.Module):
         """Energy of each group, and of each prior, at the values of all variables."""
         full = {**values, **self.fixed}
         groups = [g.measure(g.y - g.value(full)).energy for g in self.groups]
-        return groups, {name: prior_energy(p, values[name]) for name, p in self.prior.items()}
+        return groups, {name: 0.5 * jnp.sum(p.squares(values[name])) for name, p in self.prior.items()}
 
 
 class Structure:
@@ -183,19 +183,3 @@ def data_of_group(group: Group) -> FactorData:
 def edge_arrays(group: Group) -> tuple[Any, ...]:
     """All arrays of a group but its numbers, in the order in which they stand in it."""
     return tuple(jax.tree.leaves((group.slots, group.held, group.fixed, group.robust, group.measurement)))
-
-
-def prior_energy(prior: Gaussian, value: Array) -> Array:
-    """`sum (x - mean)' lam (x - mean) / 2`; observed units and flat priors count nothing."""
-    return 0.5 * jnp.sum(prior_squares(prior, value))
-
-
-def prior_squares(prior: Gaussian, value: Array) -> Array:
-    """`(x - mean)' lam (x - mean)` of each unit; 0 where it is observed."""
-    d = value - prior.mean
-    if prior.block:
-        observed = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1) >= POINT / 2
-        each = jnp.einsum("...i,...ij,...j->...", d, prior.lam, d)
-    else:
-        observed, each = prior.lam >= POINT / 2, prior.lam * d * d
-    return jnp.where(observed, 0, each)

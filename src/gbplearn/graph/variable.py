@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.block import BLOCK
+from ..core.diagonal import DIAGONAL
+from ..core.family import Family
 from ..edges.base import Edges
 from ..edges.indexed import SharedEdges, SliceEdges, index_edges
 
@@ -26,14 +29,19 @@ class Variable:
     block: bool = False
 
     @property
+    def family(self) -> Family:
+        """The family of beliefs that was declared."""
+        return BLOCK if self.block else DIAGONAL
+
+    @property
     def unit_shape(self) -> tuple[int, ...]:
         """The shape in units: what exchanges one message, a scalar or a block."""
-        return self.shape[:-1] if self.block else self.shape
+        return self.family.unit_shape(self.shape)
 
     @property
     def dim(self) -> int:
         """Length of a unit: 1 for scalars."""
-        return self.shape[-1] if self.block else 1
+        return self.family.dim(self.shape)
 
     def __getitem__(self, key: Any) -> View:
         """A view: slices, index arrays, `None` for a new axis. See `View`."""
@@ -133,7 +141,7 @@ class View:
     @property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one argument of the measurement function."""
-        return (*self.shape[1:], *((self.variable.dim,) if self.variable.block else ()))
+        return (*self.shape[1:], *self.variable.family.trail(self.variable.shape))
 
     def unit_ids(self) -> np.ndarray:
         """Flat unit numbers, one row a factor: `(first axis, units)`."""

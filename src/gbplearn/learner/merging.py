@@ -72,7 +72,7 @@ def _merged(posteriors: list[Mapping[str, Gaussian]], prior: Mapping[str, Gaussi
             - (len(several) - 1) * np.asarray(getattr(before, part), float)
             for part in ("eta", "lam")
         )
-        if before.block or any(g.block for g in several):
+        if not all(g.family.scalar for g in (before, *several)):
             raise ValueError(f"'{name}' is a block; only scalar parameters can be merged")
         if not (np.asarray(lam) > 0).all():
             raise ValueError(f"'{name}' cannot be merged: a posterior is vaguer than the prior")

@@ -32,8 +32,7 @@ def free(problem: Problem, x: Values) -> Values:
     """Zero for observed units: they do not move."""
     out = {}
     for name, prior in problem.prior.items():
-        lam = jnp.diagonal(prior.lam, axis1=-2, axis2=-1) if prior.block else prior.lam
-        out[name] = jnp.where(lam >= POINT / 2, 0, x[name])
+        out[name] = jnp.where(prior.precisions >= POINT / 2, 0, x[name])
     return out
 
 
@@ -41,7 +40,7 @@ def _prior_pull(problem: Problem, x: Values) -> Values:
     """Gradient of the priors' energies."""
     out = {}
     for name, p in problem.prior.items():
-        out[name] = linalg.information(p.lam, x[name]) - p.eta
+        out[name] = p.information(x[name]) - p.eta
     return out
 
 
@@ -93,7 +92,7 @@ def curvature(problem: Problem, x: Values, d: Values) -> Array:
         parts.append(jnp.sum(along * _weighted(group, along, scale)))
     for name, p in problem.prior.items():
         flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
-        along = linalg.information(p.lam, flat)
+        along = p.information(flat)
         parts.append(jnp.vdot(flat, along))
     return add_all(parts)
 
@@ -136,7 +135,7 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
             load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
         frozen.append(Linear(jnp.zeros_like(linear.value), linear.jacobians))
     for name, p in problem.prior.items():
-        eta = linalg.information(p.lam, centre[name])
+        eta = p.information(centre[name])
         prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
     return Problem(
@@ -167,17 +166,13 @@ def _own_precision(group: Group, slot: Slot, operator: Operator) -> Array:
     j = operator.each()
     covariance = jnp.broadcast_to(group.covariance()[:, None], (*j.shape[:2], *group.covariance().shape[1:]))
     out = linalg.transpose(j) @ linalg.spd_solve(covariance, j)
-    out = out if slot.block else out[..., 0, 0]
+    out = slot.family.from_matrices(out)
     return slot.edges.pool(jnp.broadcast_to(out, (group.factors, *out.shape[1:])))
 
 
 def _unobserved(prior: Gaussian, lam: Array) -> Array:
     """Precisions, those of observed units set to zero."""
-    if prior.block:
-        largest = jnp.diagonal(prior.lam, axis1=-2, axis2=-1).max(-1)[..., None, None]
-    else:
-        largest = prior.lam
-    return jnp.where(largest >= POINT / 2, 0, lam)
+    return jnp.where(prior.family.over_precisions(prior.observed), 0, lam)
 
 
 @lean_jit
@@ -194,7 +189,7 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
                 continue
             each = m.on_edges(slot.edges)
             at = jnp.broadcast_to(slot.edges.spread(x[slot.variable]), each.eta.shape)
-            eta = linalg.information(each.lam, at)
+            eta = each.information(at)
             new.append(Messages.pack(slot.edges, Gaussian(eta, each.lam)))
         groups.append(tuple(new))
     return dataclasses.replace(state, messages=tuple(groups))

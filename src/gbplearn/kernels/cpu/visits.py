@@ -13,7 +13,7 @@ from ...core.gaussian import Gaussian
 from ...core.robust import Huber, Tukey
 from ...edges.axes import AxesEdges
 from ...edges.indexed import SliceEdges
-from ...engine.inbox import EdgeSet, Inbox, beliefs_with, means_of, product, undamped
+from ...engine.inbox import EdgeSet, Inbox, beliefs_with, means_of, undamped
 from ...engine.linearisation import linearisation_points
 from ...engine.options import GroupOptions
 from ...engine.state import Messages, Own
@@ -251,7 +251,7 @@ def _matrix_edges(
     for names in (("w", "d"), ("x",)):  # parameters are known together, or both are not
         there = [name for name in names if name in slots]
         for name in there:
-            outside = product(inbox.parts[group.slots[slots[name]].variable])
+            outside = Gaussian.product(inbox.parts[group.slots[slots[name]].variable])
             arguments |= _pair(
                 f"{name}.outside", Gaussian(*(a.reshape(shapes[name]) for a in (outside.eta, outside.lam)))
             )
