@@ -390,6 +390,7 @@ def test_the_guard_does_not_count_rows_that_are_not_in_use():
         (lambda g, x: g.variable("y", (0,)), ValueError, "none of length 0"),
         (lambda g, x: gbp.Factor(minus, (x[:1], x[1:2]), sigma=1.0, capacity=0), ValueError, "capacity must be"),
         (lambda g, x: g.tie("x", "other"), ValueError, "do not grow"),
+        (lambda g, x: gbp.infer(g, schedule=gbp.TreeOrder()), ValueError, "'steps' grows"),
         (lambda g, x: gbp.FactorGraph().include(g), ValueError, "grow"),
     ],
 )

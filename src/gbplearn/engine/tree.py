@@ -140,6 +140,8 @@ def unit_ids(edges: Edges, factors: int) -> np.ndarray:
 
 def _unfit(group: Group) -> str | None:
     """Why a group cannot be visited factor by factor."""
+    if group.numbers is not None:  # its plan would be compiled anew with every factor
+        return f"the group '{group.name}' grows"
     for slot in group.slots:
         if slot.pooled:
             return f"the messages of '{group.name}' are pooled (use messages='per-edge')"
