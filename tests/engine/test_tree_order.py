@@ -102,7 +102,7 @@ SLOW = pytest.mark.slow
     [
         ("tight", 10_000, 1),
         ("stationary", 300, 2),
-        *(pytest.param(k, 10_000, 1, marks=SLOW) for k in ("stationary", "walk")),
+        pytest.param("stationary", 10_000, 1, marks=SLOW),
         *(pytest.param(k, 10_000, d, marks=SLOW) for k in ("stationary", "tight") for d in (2, 4)),
     ],
 )
@@ -338,7 +338,7 @@ def test_a_loop_is_named():
     assert "x[4]" not in str(error.value)
     twice = pairs_graph([(0, 1)], 2)
     twice.add(gbp.Factor(minus, (twice.variables["x"][:1], twice.variables["x"][1:]), sigma=1.0, name="again"))
-    with pytest.raises(ValueError, match="by 'again', 'pairs'|by 'pairs', 'again'"):
+    with pytest.raises(ValueError, match=r"by 'again', 'pairs'|by 'pairs', 'again'"):
         gbp.infer(twice, schedule=TREE)
 
 
@@ -391,7 +391,7 @@ def distances(neighbours, start):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_plan_waits_for_every_message(data):
-    """Every joint stands in one place; below its parent's, above those of its children; no tree is deeper than need be."""
+    """Every joint stands in one place, after the one above it; no tree is deeper than it must be."""
     n = data.draw(st.integers(2, 40))
     bushy = data.draw(st.integers(1, 40))
     parents = [data.draw(st.integers(-1 if i % 11 == 10 else max(0, i - bushy), i - 1)) for i in range(1, n)]
