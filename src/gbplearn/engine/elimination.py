@@ -1,18 +1,17 @@
 """Messages by elimination: what a factor says about one variable when all its others are eliminated.
 
-The measurements of a linearised factor are weighted rows `q x = r + noise`, `noise ~ N(0, 1 / w)`. A cavity `(eta, lam)`
-of one of its variables is as many such rows, from `lam = U' D U`. Rotations without square roots (Gentleman 1973)
-between the two lead to measurements that do not contain the variable any more: with a row `x_j + p x = s` of weight
-`d`,
+The measurements of a linearised factor are weighted rows `q x = r + noise`, `noise ~ N(0, 1 / w)`. So is a cavity
+`(eta, lam)` of one of its variables: a row a direction, from `lam = U' D U`. Rotations without square roots (Gentleman
+1973) between the two lead to measurements that do not contain the variable any more. With a row `x_j + p x = s` of
+weight `d`, and measurement after measurement,
 
     d' = d + w q_j²       q <- q - q_j p       p <- p + (w q_j / d') q       w <- w d / d'
 
 Their squares are the message, `lam = sum w q' q`, `eta = sum w q' r`. It is that of `update.py`, with `S_-i^-1` as a
 product of the rotations:
 
-- Nothing is subtracted that could not be small itself, neither where a factor is far more precise than a cavity (tight
-  chains) nor where a cavity is vague in one direction and precise in another: float32 keeps its digits over thousands of
-  factors, where `S_-i` would lose those of the precise direction beside the vague one.
+- Digits are kept where a factor is far more precise than a cavity (tight chains), and where a cavity is vague in one
+  direction and precise in another: there `S_-i` would lose those of the precise direction beside the vague one.
 - An improper cavity needs no case of its own: a direction of which nothing is known has `d = 0`. The first measurement
   that contains it is used up (`w <- 0`), the rest no longer contains it.
 - All is arithmetic on single numbers, side by side for many factors: XLA makes a few kernels of it, and a loop over ten
@@ -37,7 +36,7 @@ _NOISE = 16.0
 
 
 class Side(NamedTuple):
-    """One variable of a factor, seen by it: its Jacobian, and its cavity about the step from the linearisation point."""
+    """One variable of a factor: the Jacobian with respect to it, and its cavity."""
 
     jacobian: Float[Array, "m d *f"]
     eta: Float[Array, "d *f"]
@@ -69,7 +68,7 @@ def message_to(
 
 def _eliminate(
     side: Side, weight: Float[Array, "m *f"], rows: Float[Array, "m c *f"]
-) -> tuple[Float[Array, "m *f"], Float[Array, "m c-d *f"]]:
+) -> tuple[Float[Array, "m *f"], Float[Array, "m k *f"]]:
     """The rows without their first columns, which are those of the variable of `side`."""
     noise = _NOISE * jnp.finfo(rows.dtype).eps
     for pivot, own in _known_rows(side):
@@ -121,7 +120,7 @@ def scalar_messages_to_all(
 
 def scalar_message_to_first(
     jacobian: Float[Array, "n *f"], residual: Float[Array, " *f"], weight: Float[Array, " *f"],
-    eta: Float[Array, "n-1 *f"], lam: Float[Array, "n-1 *f"],
+    eta: Float[Array, "k *f"], lam: Float[Array, "k *f"],
 ) -> tuple[Float[Array, " *f"], Float[Array, " *f"]]:  # fmt: skip
     """Only the message to the first variable, from the cavities of all others."""
     terms = _scalar_terms(jacobian[1:], eta, lam)

@@ -134,8 +134,8 @@ def infer(
         at the kink of a `max` or a ReLU may jump to and fro for ever, without any consequence for the parameters.
     - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
-    - `schedule`: `gbp.Sweep()`, `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`, `gbp.TreeOrder()`. By default
-        a sweep; of a deep linear graph without loops the tree order, which is exact after one iteration.
+    - `schedule`: `gbp.Sweep()`, `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`, `gbp.TreeOrder()`. By
+        default a sweep, and the tree order for deep linear graphs without loops: it is exact after one iteration.
     - `relinearise`: nonlinear factors every visit (1), every n visits, `gbp.OnMovement(threshold)`, or
         `gbp.AfterVisit()`.
     - `messages`: "per-edge" keeps every message; "pooled" keeps their product into each unit, with a reaction term for

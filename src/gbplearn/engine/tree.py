@@ -7,8 +7,8 @@ once, on the host, from the edge sets alone:
 1. Units and those factors that join at least two of them (*joints*) are the nodes of a graph. (Factors of one unit have
    nothing to wait for.) Its Euler tour follows each edge once in either direction: it has as many closed tours as
    components exactly if `edges = nodes - tours`, else there is a loop.
-2. Each tree is rooted at its centre: the middle of a longest path, found by rooting it twice at the far ends. That makes
-   the order as short as can be. Then each joint has one *parent* unit, and its other units are its *children*.
+2. Each tree is rooted at its centre, the middle of a longest path, which is found by rooting it at the far ends: so the
+   order is as short as can be. Then each joint has one *parent* unit, and its other units are its *children*.
 3. Joints that are alike, by the dimensions of their units and of the parent and by the number of measurements, are a
    *cohort*, whatever their groups: one computation for all of them.
 4. The *level* of a joint is its distance from the root. Going up, a level needs messages of the next one only. Levels

@@ -2,9 +2,9 @@
 
 Other schedules diagnose each visit by how far it moves the beliefs. A sweep over a tree ends at the fixed point of the
 linearised graph, so what counts is whether there is anything left to do: each group is visited once more, as by any
-schedule, and that visit is diagnosed but not kept. A small residual of every group does not bound the way that is still
-to go, since a chain may add up what a thousand of them would move; so where factors are nonlinear or robust, or noise is
-learnt, the residual is at least as large as the step that the sweep made.
+schedule, and that visit is diagnosed but not kept. Small residuals of all groups do not bound the way that is left: a
+chain adds up what a thousand of them would move. So where factors are nonlinear or robust, or noise is learnt, the
+residual is at least the step that the sweep made.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def iterate_tree(
     after = swept
     if options.damped:  # by the guard: steps of nonlinear graphs that overshoot
         after = dataclasses.replace(swept, messages=_damped(problem, state, swept, options))
+    # Linearised anew, unless it is the size of the step that decides on that.
+    fresh = 1 if isinstance(options.relinearise, int) else options.relinearise
     undamped = dataclasses.replace(
-        options, damped=False, dropping=False, damping=jax.tree.map(jnp.zeros_like, options.damping), relinearise=1
+        options, damped=False, dropping=False, damping=jax.tree.map(jnp.zeros_like, options.damping), relinearise=fresh
     )
     noise = list(state.noise)
     for g in problem.active():
