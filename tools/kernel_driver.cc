@@ -2,7 +2,7 @@
 // program: every array has memory of its own of exactly its size, and the threads are ours.
 //
 //   kernel_driver CALLS check     every call with one thread and with several: the results must be the same, bit for bit
-//   kernel_driver CALLS spoil     the same calls with something wrong about each array and attribute: refused, or harmless
+//   kernel_driver CALLS spoil     some calls with something wrong about each array and attribute: refused, or harmless
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -272,6 +272,7 @@ static Outcome make(const Call& call, Fill fill, unsigned seed, int threads, boo
   return out;
 }
 
+constexpr int MOST_SPOILT = 16;  // calls of each kernel: hundreds of calls come of one
 static int failures = 0;
 
 static void fail(const Call& call, const std::string& what) {
@@ -383,8 +384,10 @@ int main(int argc, char** argv) {
   std::vector<Call> calls = read_calls(argv[1]);
   unsigned seed = 0;
   std::map<std::string, int> made;
+  const bool spoilt = std::strcmp(argv[2], "spoil") == 0;
   for (const Call& call : calls) {
-    std::strcmp(argv[2], "spoil") == 0 ? spoil(call) : check(call, ++seed);
+    if (spoilt && made[call.kernel] == MOST_SPOILT) continue;
+    spoilt ? spoil(call) : check(call, ++seed);
     ++made[call.kernel];
   }
   for (const auto& [kernel, handler] : HANDLERS) {
