@@ -8,17 +8,16 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from . import host_linalg, linalg
-from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, compute_alike
+from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute_alike
 from .linalg import add_all
 
 # Of the precision of messages, in units of the prior's: with more of it a block may be singular after rounding.
 _LARGEST_RATIO = 64.0
 
 
-def _diagonal(a: Array) -> Array:
+def _diagonal(a: Values) -> Values:
     return jnp.diagonal(a, axis1=-2, axis2=-1)
 
 
@@ -74,31 +73,31 @@ class Block(Family):
         """Two axes more."""
         return each[..., None, None]
 
-    def as_vectors(self, x: Array) -> Array:
+    def as_vectors(self, x: Values) -> Values:
         """As they are."""
         return x
 
-    def from_vectors(self, x: Array) -> Array:
+    def from_vectors(self, x: Values) -> Values:
         """As they are."""
         return x
 
-    def as_matrices(self, lam: Array) -> Array:
+    def as_matrices(self, lam: Values) -> Values:
         """As they are."""
         return lam
 
-    def from_matrices(self, lam: Array) -> Array:
+    def from_matrices(self, lam: Values) -> Values:
         """As they are."""
         return lam
 
-    def pairs(self, root: Array) -> Array:
+    def pairs(self, root: Values) -> Values:
         """Of all pairs along the last axis."""
         return root[..., None] * root[..., None, :]
 
-    def one(self, shape: Shape, dtype: Any) -> Array:
+    def one(self, shape: Shape, dtype: Any) -> Values:
         """Unit matrices."""
         return jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), self.lam_shape(shape))
 
-    def take(self, eta: Array, lam: Array, index: Any) -> Natural:
+    def take(self, eta: Values, lam: Values, index: Any) -> Natural:
         """By an index of the other axes; the last stays whole."""
         shape = eta.shape
         try:
@@ -108,11 +107,11 @@ class Block(Family):
         d = shape[-1]
         return eta.reshape(-1, d)[units], lam.reshape(-1, d, d)[units]
 
-    def proper(self, lam: Array) -> Array:
+    def proper(self, lam: Values) -> Values:
         """Which matrices are safely positive definite."""
         return compute_alike(_proper, lam)
 
-    def all_proper(self, lam: Array) -> bool:
+    def all_proper(self, lam: Values) -> bool:
         """Whether all are."""
         return bool(np.asarray(self.proper(lam)).all())
 
@@ -121,78 +120,78 @@ class Block(Family):
         least = np.linalg.eigvalsh((lam + np.swapaxes(lam, -1, -2)) / 2).min(-1)
         return bool((least >= -1e-5 * np.diagonal(lam, axis1=-2, axis2=-1).max(-1)).all())
 
-    def mean(self, eta: Array, lam: Array) -> Array:
+    def mean(self, eta: Values, lam: Values) -> Values:
         """`lam^-1 eta`; 0 along directions of which nothing is known."""
         return compute_alike(_mean, eta, lam)
 
-    def mean_or(self, eta: Array, lam: Array, start: Array, proper: bool) -> Array:
+    def mean_or(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
         """The start along directions of which nothing is known. (Rounding may leave some where all were `proper`.)"""
         return start + self.mean(eta - self.information(lam, start), lam)
 
-    def variance(self, lam: Array) -> Array:
+    def variance(self, lam: Values) -> Values:
         """The diagonal of `lam^-1`."""
         return compute_alike(_variance, lam)
 
-    def covariances(self, lam: Array) -> Array:
+    def covariances(self, lam: Values) -> Values:
         """`lam^-1`."""
         return compute_alike(_covariance, lam)
 
-    def precisions(self, lam: Array) -> Array:
+    def precisions(self, lam: Values) -> Values:
         """The diagonal."""
         return _diagonal(lam)
 
-    def log_determinant(self, lam: Array) -> Array:
+    def log_determinant(self, lam: Values) -> Values:
         """By a Cholesky factor."""
         return linalg.log_determinant(lam)
 
-    def information(self, lam: Array, x: Array) -> Array:
+    def information(self, lam: Values, x: Values) -> Values:
         """A product of matrix and vector."""
         return linalg.information(lam, x)
 
-    def quadratic(self, lam: Array, x: Array) -> Array:
+    def quadratic(self, lam: Values, x: Values) -> Values:
         """Along all directions together."""
         return linalg.quadratic(lam, x)
 
-    def log_density(self, lam: Array, d: Array) -> Array:
+    def log_density(self, lam: Values, d: Values) -> Values:
         """`(log |lam| - n log 2π - d' lam d) / 2`."""
         n = d.shape[-1]
         return 0.5 * (linalg.log_determinant(lam) - n * jnp.log(2 * jnp.pi) - linalg.quadratic(lam, d))
 
-    def sample(self, eta: Array, lam: Array, noise: Array) -> Array:
+    def sample(self, eta: Values, lam: Values, noise: Values) -> Values:
         """`lam = D^-1 L L' D^-1`, so `D L^-T noise` has covariance `lam^-1`."""
         factor, scale, _ = linalg.scaled_cholesky(lam)
         off = linalg.triangular_solve(factor, noise[..., None], transposed=True)[..., 0] * scale
         return self.mean(eta, lam) + off
 
-    def kl(self, one: Natural, other: Natural) -> Array:
+    def kl(self, one: Natural, other: Natural) -> Values:
         """`(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
         d = self.mean(*one) - self.mean(*other)
         trace = jnp.trace(linalg.spd_solve(one[1], other[1]), axis1=-2, axis2=-1)
         logs = linalg.log_determinant(one[1]) - linalg.log_determinant(other[1])
         return 0.5 * (trace - d.shape[-1] + logs + linalg.quadratic(other[1], d))
 
-    def variance_along(self, lam: Array, operator: Jacobian, edges: EdgeSet, proper: bool) -> Array:
+    def variance_along(self, lam: Values, operator: Jacobian, edges: EdgeSet, proper: bool) -> Values:
         """`J v J'`."""
         return self.covariance_along(lam, operator, edges)[..., 0]
 
-    def absorb(self, mean: Array, operator: Jacobian, edges: EdgeSet, gain: Array, share: Array) -> Natural:
+    def absorb(self, mean: Values, operator: Jacobian, edges: EdgeSet, gain: Values, share: Values) -> Natural:
         """`lam = sum J' gain J`, `eta = sum J' share + lam mean`."""
         j = operator.each()
         j = jnp.broadcast_to(j, (gain.shape[0], *j.shape[1:]))
         lam = edges.pool(jnp.einsum("fnmd,fm,fnme->fnde", j, gain, j))
         return operator.back(share) + self.information(lam, mean), lam
 
-    def largest(self, lam: Array) -> Array:
+    def largest(self, lam: Values) -> Values:
         """Of the diagonal."""
         return _diagonal(lam).max(-1)
 
-    def lifted(self, lam: Array, full: Array, share: float) -> Array:
+    def lifted(self, lam: Values, full: Values, share: float) -> Values:
         """Those that are not safely positive definite, by `share` of the diagonal of `full`."""
         floor = share * _diagonal(full)
         raised = lam + floor[..., None] * jnp.eye(lam.shape[-1], dtype=lam.dtype)
         return jnp.where(self.over_precisions(self.proper(lam)), lam, raised)
 
-    def rounding_error(self, eta: Array, lam: Array, parts: Sequence[Natural]) -> Array:
+    def rounding_error(self, eta: Values, lam: Values, parts: Sequence[Natural]) -> Values:
         """By the condition of each matrix, see `engine.rounding`."""
         etas, lams = (add_all([jnp.abs(p[k]) for p in parts]) for k in (0, 1))
         v, good = linalg.definite_inverse(lam)
@@ -205,7 +204,7 @@ class Block(Family):
         eps = jnp.finfo(eta.dtype).eps
         return jnp.max(jnp.where(counts[..., None], eps * jnp.maximum(off, wide), 0), initial=0)
 
-    def made_proper(self, now: Natural, prior: Natural, parts: Sequence[Natural]) -> tuple[Natural, Array]:
+    def made_proper(self, now: Natural, prior: Natural, parts: Sequence[Natural]) -> tuple[Natural, Values]:
         """Blocks that rounding has made singular get vaguer messages.
 
         All messages of such a block are weakened by one factor, until the prior is larger than their rounding.
@@ -219,7 +218,7 @@ class Block(Family):
         weaker = self._where(self.proper(weaker[1]), weaker, prior)
         return self._where(good, now, weaker), ~jnp.all(good)
 
-    def _where(self, condition: Array, one: Natural, other: Natural) -> Natural:
+    def _where(self, condition: Values, one: Natural, other: Natural) -> Natural:
         return (
             jnp.where(self.over_values(condition), one[0], other[0]),
             jnp.where(self.over_precisions(condition), one[1], other[1]),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,14 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+# Arrays of JAX; of variables that grow, beliefs that were found are NumPy's: JAX would compile for each new length.
+if TYPE_CHECKING:
+    Values = Array
+else:
+    Values = Array | np.ndarray
+
 Shape = tuple[int, ...]
-Natural = tuple[Array, Array]  # eta and lam
+Natural = tuple[Values, Values]  # eta and lam
 
 # The precision of an observed value. A power of two, so that `value * POINT / POINT` is exact; large
 # enough that nothing can be added to it in float32 or float64, small enough that values up to 1e14 fit.
@@ -35,7 +41,7 @@ POINT = 2.0**80
 class Jacobian(Protocol):
     """What a family asks of the Jacobian `J` of a factor group (`factors.operators.Operator`)."""
 
-    def back(self, r: Array) -> Array:
+    def back(self, r: Values) -> Values:
         """`J' r`."""
         ...
 
@@ -43,7 +49,7 @@ class Jacobian(Protocol):
         """The operator whose entries are the squares."""
         ...
 
-    def each(self) -> Array:
+    def each(self) -> Values:
         """`J` edge by edge."""
         ...
 
@@ -52,11 +58,11 @@ class Jacobian(Protocol):
 class EdgeSet(Protocol):
     """What a family asks of an edge set (`edges.base.Edges`)."""
 
-    def spread(self, x: Array) -> Array:
+    def spread(self, x: Values) -> Values:
         """From units to edges."""
         ...
 
-    def pool(self, e: Array) -> Array:
+    def pool(self, e: Values) -> Values:
         """From edges to units."""
         ...
 
@@ -102,41 +108,41 @@ class Family(abc.ABC):
         """One number or truth value a unit, to broadcast against precisions."""
 
     @abc.abstractmethod
-    def as_vectors(self, x: Array) -> Array:
+    def as_vectors(self, x: Values) -> Values:
         """Values as vectors `unit_shape + (d,)`."""
 
     @abc.abstractmethod
-    def from_vectors(self, x: Array) -> Array:
+    def from_vectors(self, x: Values) -> Values:
         """Values of vectors `unit_shape + (d,)`."""
 
     @abc.abstractmethod
-    def as_matrices(self, lam: Array) -> Array:
+    def as_matrices(self, lam: Values) -> Values:
         """Precisions as matrices `unit_shape + (d, d)`."""
 
     @abc.abstractmethod
-    def pairs(self, root: Array) -> Array:
+    def pairs(self, root: Values) -> Values:
         """`root_i root_j` of the numbers of each unit, in the shape of `lam`."""
 
     @abc.abstractmethod
-    def one(self, shape: Shape, dtype: Any) -> Array:
+    def one(self, shape: Shape, dtype: Any) -> Values:
         """Precisions of 1, in the shape of `lam`."""
 
     @abc.abstractmethod
-    def from_matrices(self, lam: Array) -> Array:
+    def from_matrices(self, lam: Values) -> Values:
         """Precisions from matrices `unit_shape + (d, d)`."""
 
     @abc.abstractmethod
-    def take(self, eta: Array, lam: Array, index: Any) -> Natural:
+    def take(self, eta: Values, lam: Values, index: Any) -> Natural:
         """Some of the units."""
 
     # Moments
 
     @abc.abstractmethod
-    def proper(self, lam: Array) -> Array:
+    def proper(self, lam: Values) -> Values:
         """Which units can be normalised."""
 
     @abc.abstractmethod
-    def all_proper(self, lam: Array) -> bool:
+    def all_proper(self, lam: Values) -> bool:
         """Whether all can. Outside of compiled code."""
 
     @abc.abstractmethod
@@ -144,64 +150,64 @@ class Family(abc.ABC):
         """Whether no precision is negative (finite ones, in double precision). Outside of compiled code."""
 
     @abc.abstractmethod
-    def mean(self, eta: Array, lam: Array) -> Array:
+    def mean(self, eta: Values, lam: Values) -> Values:
         """`lam^-1 eta`; zero where, or along which, nothing is known."""
 
     @abc.abstractmethod
-    def mean_or(self, eta: Array, lam: Array, start: Array, proper: bool) -> Array:
+    def mean_or(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
         """The mean, or the start where, or along which, nothing is known."""
 
     @abc.abstractmethod
-    def variance(self, lam: Array) -> Array:
+    def variance(self, lam: Values) -> Values:
         """Marginal variances; infinite where nothing is known."""
 
     @abc.abstractmethod
-    def covariances(self, lam: Array) -> Array:
+    def covariances(self, lam: Values) -> Values:
         """Covariance matrices `unit_shape + (d, d)`; infinite on the diagonal where nothing is known."""
 
     @abc.abstractmethod
-    def precisions(self, lam: Array) -> Array:
+    def precisions(self, lam: Values) -> Values:
         """One a number: those of a vector if its other numbers were known."""
 
     @abc.abstractmethod
-    def log_determinant(self, lam: Array) -> Array:
+    def log_determinant(self, lam: Values) -> Values:
         """`log |lam|` of each unit."""
 
     @abc.abstractmethod
-    def information(self, lam: Array, x: Array) -> Array:
+    def information(self, lam: Values, x: Values) -> Values:
         """`lam x`."""
 
     @abc.abstractmethod
-    def quadratic(self, lam: Array, x: Array) -> Array:
+    def quadratic(self, lam: Values, x: Values) -> Values:
         """`x' lam x` of each unit."""
 
     @abc.abstractmethod
-    def log_density(self, lam: Array, d: Array) -> Array:
+    def log_density(self, lam: Values, d: Values) -> Values:
         """`(log |lam / 2π| - d' lam d) / 2` of each unit, at `d` from the mean."""
 
     @abc.abstractmethod
-    def sample(self, eta: Array, lam: Array, noise: Array) -> Array:
+    def sample(self, eta: Values, lam: Values, noise: Values) -> Values:
         """Draws from standard normal numbers, which may have more leading axes. All units are proper."""
 
     @abc.abstractmethod
-    def kl(self, one: Natural, other: Natural) -> Array:
+    def kl(self, one: Natural, other: Natural) -> Values:
         """`KL(one || other)` of each unit."""
 
     # At a visit
 
     @abc.abstractmethod
-    def variance_along(self, lam: Array, operator: Jacobian, edges: EdgeSet, proper: bool) -> Array:
+    def variance_along(self, lam: Values, operator: Jacobian, edges: EdgeSet, proper: bool) -> Values:
         """`J v J'` of factors with one measurement `(F | 1, 1)`."""
 
     @abc.abstractmethod
-    def absorb(self, mean: Array, operator: Jacobian, edges: EdgeSet, gain: Array, share: Array) -> Natural:
+    def absorb(self, mean: Values, operator: Jacobian, edges: EdgeSet, gain: Values, share: Values) -> Natural:
         """The product of the messages of factors with one measurement into each unit.
 
         With `gain = 1 / S` and `share = R / S` of each factor `(F, 1)`: `lam = sum J' gain J` and
         `eta = sum J' share + lam mean`.
         """
 
-    def covariance_along(self, lam: Array, operator: Jacobian, edges: EdgeSet) -> Array:
+    def covariance_along(self, lam: Values, operator: Jacobian, edges: EdgeSet) -> Values:
         """`J v J'` of factors with any number of measurements `(F | 1, M, M)`."""
         j, covariance = operator.each(), edges.spread(self.covariances(lam))
         f = max(j.shape[0], covariance.shape[0])
@@ -210,27 +216,27 @@ class Family(abc.ABC):
 
     # Limits of the number format
 
-    def observed(self, lam: Array) -> Array:
+    def observed(self, lam: Values) -> Values:
         """Which units are observed."""
         return self.largest(lam) >= POINT / 2
 
     @abc.abstractmethod
-    def largest(self, lam: Array) -> Array:
+    def largest(self, lam: Values) -> Values:
         """The largest of `precisions` of each unit."""
 
     @abc.abstractmethod
-    def lifted(self, lam: Array, full: Array, share: float) -> Array:
+    def lifted(self, lam: Values, full: Values, share: float) -> Values:
         """Precisions that are not positive, raised by that share of `full`, which is."""
 
     @abc.abstractmethod
-    def rounding_error(self, eta: Array, lam: Array, parts: Sequence[Natural]) -> Array:
+    def rounding_error(self, eta: Values, lam: Values, parts: Sequence[Natural]) -> Values:
         """How far rounding may have moved the product of these parts, in standard deviations, of the worst unit.
 
         Units of which nothing is known, and observed ones, do not count.
         """
 
     @abc.abstractmethod
-    def made_proper(self, now: Natural, prior: Natural, parts: Sequence[Natural]) -> tuple[Natural, Array]:
+    def made_proper(self, now: Natural, prior: Natural, parts: Sequence[Natural]) -> tuple[Natural, Values]:
         """A belief whose prior is proper, and so must it be, however rounding has left it.
 
         **Returns:** it, and whether any unit had to be mended.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,14 +15,8 @@ from jaxtyping import ArrayLike, Bool, Float, PRNGKeyArray
 from . import host_linalg, linalg
 from .block import BLOCK
 from .diagonal import DIAGONAL
-from .family import POINT, EdgeSet, Family, Jacobian, Natural, compute, compute_alike, traced
+from .family import POINT, EdgeSet, Family, Jacobian, Natural, Values, compute, compute_alike, traced
 from .linalg import add_all
-
-# Arrays of JAX; of variables that grow, beliefs that were found are NumPy's: JAX would compile for each new length.
-if TYPE_CHECKING:
-    Values = Array
-else:
-    Values = Array | np.ndarray
 
 Key = PRNGKeyArray | Array  # new or old style
 Numbers = ArrayLike | Sequence[Any]  # what a user may give for an array of numbers
