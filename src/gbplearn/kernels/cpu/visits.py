@@ -290,7 +290,7 @@ def tile_max(
         "diagnose": np.bool_(diagnose), "inbox": _count(from_x, from_y),
     }  # fmt: skip
     arguments = _factor_numbers(group) | start | _numbers(keep_x=damp[0], keep_y=damp[1]) | own | from_x | from_y
-    reported = dict.fromkeys(("diagnostics_x", "diagnostics_y"), _REPORT) if diagnose else {}
+    reported = {"diagnostics_x": _REPORT, "diagnostics_y": _REPORT} if diagnose else {}
     found = (call or call_now)(KernelCall("gbplearn_tile_max", attributes, arguments, list(own), reported))
     new = [_gaussian("x", found), _gaussian("y", found)]
     diagnostics = None
