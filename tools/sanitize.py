@@ -160,7 +160,7 @@ def run_tests(hook: Any, words: list[str], objects: dict[str, list[str]], flags:
     for name, parts in objects.items():
         out = tree / hook.FOLDER / ("kernels_wide.so" if name == "wide" else "kernels.so")
         subprocess.run([*words, "-shared", *flags, *parts[:-1], "-o", str(out)], check=True)
-    # The C++ library before any that has it linked in: the runtime asks for the functions that it replaces at its start.
+    # The C++ library too, before any that has it linked in: the runtime replaces functions of it.
     names = [[*words, f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
     found = [subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip() for name in names]
     preload = {"LD_PRELOAD": " ".join(found), "PYTHONPATH": str(tree / "src"), "GBPLEARN_NATIVE": "1"}
