@@ -40,6 +40,8 @@ from ..graph.problem import Problem
 
 # From this many levels on a linear forest takes the tree order by itself: below, whole groups are as quick.
 DEEP = 64
+# Forests of no more levels are found to be so before any other work is done on them.
+_SHALLOW = 4
 # What another run costs, and what a level of a run costs beside its lanes, in lanes.
 _RUN, _LEVEL = 4096, 16
 # A rim is a run of its own if it has at least this share of the joints.
@@ -157,11 +159,11 @@ def tree_plan(problem: Problem) -> TreePlan:
         if why is not None:
             raise ValueError(f"schedule: gbp.TreeOrder() sends single messages, and {why}")
     forest = _Forest(problem)
-    if not forest.is_forest:
+    if not forest.is_forest():
         raise ValueError(
             f"schedule: gbp.TreeOrder() needs a graph without loops, and {forest.find_loop()}; leave it out"
         )
-    return forest.plan()
+    return _lay_out(forest)
 
 
 def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan | None:
@@ -179,9 +181,9 @@ def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan
     if factors < DEEP or ends >= factors + sum(units_of(problem, n) for n in problem.prior):
         return None
     forest = _Forest(edges())
-    if not forest.is_forest or forest.depth() < DEEP:
+    if not forest.outlives(_SHALLOW) or not forest.is_forest() or forest.depth() < DEEP:
         return None
-    return forest.plan()
+    return _lay_out(forest)
 
 
 def all_linear(problem: Problem) -> bool:
@@ -215,7 +217,16 @@ class _Forest:
         ]
         self.factor = np.concatenate(each) if each else np.zeros(0, int)  # of each edge
         self.edges = len(self.unit)
-        self._make_tours()
+
+    def outlives(self, rounds: int) -> bool:
+        """Whether anything is left after so many rounds that take all leaves away: a tree has as many as levels."""
+        unit, factor = self.unit, self.factor
+        for _ in range(rounds):
+            for of in (0, 1):
+                ends = (unit, factor)[of]
+                inside = np.bincount(ends, minlength=1)[ends] > 1
+                unit, factor = unit[inside], factor[inside]
+        return len(unit) > 0
 
     def _joints(self, g: int) -> _Joints:
         group, found = self.problem.groups[g], []
@@ -227,8 +238,11 @@ class _Forest:
         units = np.stack([column[3] for column in found], 1)
         return _Joints(g, units, np.array([c[0] for c in found]), [c[1:3] for c in found])
 
-    def _make_tours(self) -> None:
-        """Euler tours: half-edge `h < edges` goes from the unit of edge `h` to its factor, `h + edges` back."""
+    def is_forest(self) -> bool:
+        """Whether there is no loop. Makes the Euler tours that all else needs.
+
+        Half-edge `h < edges` goes from the unit of edge `h` to its factor, `h + edges` back.
+        """
         count = self.edges
         source = np.concatenate([self.unit, self.factor + self.units])
         order = np.argsort(source, kind="stable")
@@ -252,8 +266,7 @@ class _Forest:
         self.starts = np.array(starts, int)
         self.lengths = np.diff(np.append(self.starts, len(tour)))
         self.tour_of = np.repeat(np.arange(len(starts)), self.lengths)
-        nodes = len(first)
-        self.is_forest = count == nodes - len(starts)
+        return count == len(first) - len(starts)
 
     def _rooted(self, leaving: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Each tour from another half-edge on, which leaves the root.
@@ -278,7 +291,7 @@ class _Forest:
         at = np.flatnonzero(depth == deepest)
         return at[np.unique(self.tour_of[at], return_index=True)[1]]
 
-    def _at_centre(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def at_centre(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As `_rooted`, from the middle unit of a longest path of each tree."""
         order, _, depth = self._rooted(None)
         ends = self._back(order[self._farthest(depth)])  # leaving one end
@@ -332,10 +345,6 @@ class _Forest:
         shape = prior.family.unit_shape(prior.shape)
         return f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(number - self.offset[name], shape))}]"
 
-    def plan(self) -> TreePlan:
-        """The order, laid out."""
-        return _lay_out(self)
-
 
 def _path(neighbours: dict[int, list[tuple[int, int]]], start: int, end: int) -> list[int]:
     """The nodes of the path between two nodes of a tree."""
@@ -386,7 +395,7 @@ def _lay_out(forest: _Forest) -> TreePlan:
     if not count:
         return TreePlan((), {}, {}, {}, {}, (), 0)
 
-    order, down, depth = forest._at_centre()
+    order, down, depth = forest.at_centre()
     entered = order[down]
     into_factor = entered < forest.edges
     parent_edge = np.empty(count, int)  # of each joint
