@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.installed-cli
 
-.PHONY: demo test test-all check browser docs bench packages clean
+.PHONY: demo test test-all check browser docs bench packages sanitize clean
 
 demo: $(DEMO)
 	$(BIN)/gbplearn demo
@@ -35,6 +35,10 @@ bench: $(STAMP)
 # The sdist and the wheel, in clean environments of their own; a subset: make packages ONLY="--python 3.11 --jax newest"
 packages:
 	$(PYTHON) tools/check_packages.py $(ONLY)
+
+# The kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; needs g++.
+sanitize: $(STAMP)
+	$(BIN)/python tools/sanitize.py
 
 SOURCES := pyproject.toml hatch_build.py $(wildcard src/gbplearn/kernels/cpu/*.cc src/gbplearn/kernels/cpu/*.h src/gbplearn/kernels/cpu/headers/xla/ffi/api/*.h)
 

@@ -80,6 +80,8 @@ def write_calls(path: Path) -> int:
     import gbplearn as gbp
     from kernel_calls import calls_of
 
+    if not gbp.native.status().on:
+        raise SystemExit(f"{gbp.native.status()}: there are no calls to make")
     # More than one task for each thread, which small graphs do not have.
     robust = gbp.PairwiseSmoothing(sigma=0.4, robust=gbp.Tukey(1.5))
     large = {
@@ -91,6 +93,9 @@ def write_calls(path: Path) -> int:
         "stencil": Case(stencil((50, 90), CORNER, (-2.0, 1.0, 0.5)), "slices", numbers="each", weight="each"),
         "softmax": Case(unary(gbp.SoftmaxObservation(sigma=0.3), (130, 12)), "many_outputs", weight="rows"),
         "chain": Case(conv_and_max(16, 9, 10, 2), "tile_max", "chain", "weight bias", known="x", chained=True),
+        "more images than tasks": Case(
+            conv_and_max(70, 5, 4, 1), "tile_max", "chain", "weight bias", known="x", chained=True
+        ),
     }
     lines: dict[str, None] = {}
     for case in [*CASES.values(), *LARGER.values(), *large.values()]:
@@ -155,8 +160,10 @@ def run_tests(hook: Any, words: list[str], objects: dict[str, list[str]], flags:
     for name, parts in objects.items():
         out = tree / hook.FOLDER / ("kernels_wide.so" if name == "wide" else "kernels.so")
         subprocess.run([*words, "-shared", *flags, *parts[:-1], "-o", str(out)], check=True)
-    found = subprocess.run([*words, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    preload = {"LD_PRELOAD": found.stdout.strip(), "PYTHONPATH": str(tree / "src"), "GBPLEARN_NATIVE": "1"}
+    # The C++ library too, before any that has it linked in: the runtime replaces functions of it.
+    names = [[*words, f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
+    found = [subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip() for name in names]
+    preload = {"LD_PRELOAD": " ".join(found), "PYTHONPATH": str(tree / "src"), "GBPLEARN_NATIVE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", CHOSEN, *TESTS]
     return run("address and undefined behaviour, tests", command, cwd=tree, env={**os.environ, **OPTIONS, **preload})
 

@@ -142,12 +142,12 @@ class Gaussian(eqx.Module):
         return self.family.proper(self.lam)
 
     @property
-    def observed(self) -> Bool[Array, "..."]:
+    def observed(self) -> Bool[Values, "..."]:
         """Which units are observed."""
         return self.family.observed(self.lam)
 
     @property
-    def precisions(self) -> Float[Array, "..."]:
+    def precisions(self) -> Float[Values, "..."]:
         """Of each number; in block form the diagonals."""
         return self.family.precisions(self.lam)
 
@@ -156,7 +156,7 @@ class Gaussian(eqx.Module):
         """`lam^-1 eta`; zero along directions of which nothing is known."""
         return self.family.mean(self.eta, self.lam)
 
-    def mean_or(self, start: Array, proper: bool) -> Float[Array, "..."]:
+    def mean_or(self, start: Array, proper: bool) -> Float[Values, "..."]:
         """The mean, or the start where nothing (or in a block, not everything) is known.
 
         `proper`: every precision is known to be positive, so that scalars need no case distinction.
@@ -181,19 +181,19 @@ class Gaussian(eqx.Module):
         return self.family.covariances(self.lam)
 
     @property
-    def log_determinant(self) -> Float[Array, "..."]:
+    def log_determinant(self) -> Float[Values, "..."]:
         """`log |lam|` of each unit."""
         return self.family.log_determinant(self.lam)
 
-    def information(self, x: Array) -> Float[Array, "..."]:
+    def information(self, x: Array) -> Float[Values, "..."]:
         """`lam x`."""
         return self.family.information(self.lam, x)
 
-    def quadratic(self, x: Array) -> Float[Array, "..."]:
+    def quadratic(self, x: Array) -> Float[Values, "..."]:
         """`x' lam x` of each unit."""
         return self.family.quadratic(self.lam, x)
 
-    def squares(self, value: Array) -> Float[Array, "..."]:
+    def squares(self, value: Array) -> Float[Values, "..."]:
         """`(x - mean)' lam (x - mean)` of each unit; 0 where it is observed."""
         return jnp.where(self.observed, 0, self.quadratic(value - self.family.some_mean(self.eta, self.lam)))
 
@@ -223,7 +223,7 @@ class Gaussian(eqx.Module):
         """`self^weight * other^(1 - weight)`: natural parameters interpolated, as damping does."""
         return jax.tree.map(lambda a, b: weight * a + (1 - weight) * b, self, other)
 
-    def where(self, condition: Bool[Array, "..."], other: Gaussian) -> Gaussian:
+    def where(self, condition: Bool[Values, "..."], other: Gaussian) -> Gaussian:
         """`self` where `condition` (one truth value a variable: no last axis in block form), else `other`."""
         wide, full = self.family.over_values(condition), self.family.over_precisions(condition)
         return Gaussian(jnp.where(wide, self.eta, other.eta), jnp.where(full, self.lam, other.lam))
@@ -264,22 +264,22 @@ class Gaussian(eqx.Module):
             return self
         return Gaussian(*compute(lambda _, eta, lam: (eta.astype(dtype), lam.astype(dtype)), self.eta, self.lam))
 
-    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Values, "..."]:
         """Independent draws, of shape `shape + self.shape`. Every Gaussian must be proper."""
         noise = jax.random.normal(key, (*shape, *self.shape), self.dtype)
         return self.family.sample(self.eta, self.lam, noise)
 
-    def log_density(self, x: Numbers) -> Float[Array, "..."]:
+    def log_density(self, x: Numbers) -> Float[Values, "..."]:
         """`log p(x)`, normalised: `(log |lam / 2π| - (x - mean)' lam (x - mean)) / 2`."""
         d = jnp.asarray(x, self.dtype) - self.mean
         return self.family.log_density(self.lam, d)
 
-    def kl(self, other: Gaussian) -> Float[Array, "..."]:
+    def kl(self, other: Gaussian) -> Float[Values, "..."]:
         """`KL(self || other)` of each: `(tr(lam_o lam_s^-1) - n + log |lam_s| / |lam_o| + d' lam_o d) / 2`."""
         self._same_form(other)
         return self.family.kl(self._natural, other._natural)
 
-    def variance_along(self, operator: Jacobian, edges: EdgeSet, proper: bool = False) -> Float[Array, "f 1"]:
+    def variance_along(self, operator: Jacobian, edges: EdgeSet, proper: bool = False) -> Float[Values, "f 1"]:
         """`J v J'`: how uncertain it leaves the measurements of factors with one measurement each.
 
         **Arguments:**
@@ -289,7 +289,7 @@ class Gaussian(eqx.Module):
         """
         return self.family.variance_along(self.lam, operator, edges, proper)
 
-    def covariance_along(self, operator: Jacobian, edges: EdgeSet) -> Float[Array, "f m m"]:
+    def covariance_along(self, operator: Jacobian, edges: EdgeSet) -> Float[Values, "f m m"]:
         """`J v J'` of factors with any number of measurements, as matrices."""
         return self.family.covariance_along(self.lam, operator, edges)
 

@@ -346,10 +346,14 @@ def definite_solve(
 
 @definite_solve.defjvp
 def _definite_solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Any, Any]:
-    """`dx = a^-1 (db - da x)`, much shorter than step by step through the elimination."""
+    """`dx = a^-1 (db - da x)`, much shorter than step by step through the elimination.
+
+    By the inverse: an elimination of `a` beside a tangent is linear in the latter, but JAX could not transpose it.
+    """
     a, (da, db) = primals[0], tangents
     x, good = definite_solve(*primals)
-    return (x, good), (definite_solve(a, db - da @ x)[0], np.zeros(good.shape, jax.dtypes.float0))
+    inverse, _ = definite_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape))
+    return (x, good), (inverse @ (db - da @ x), np.zeros(good.shape, jax.dtypes.float0))
 
 
 def definite_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"], Bool[Array, "*b"]]:

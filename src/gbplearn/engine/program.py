@@ -93,7 +93,7 @@ def compile(graph: FactorGraph, *, evidence: Mapping[str, Any] | None = None, me
 def program_of(graph: FactorGraph, problem: Problem, derive: Callable[[Data], Data] | None = None) -> Program:
     """The program of a graph that has been laid out as this problem."""
     names = tuple((name, graph.canonical(name)) for name in graph.variables)
-    blocks = frozenset(name for name, v in graph.variables.items() if v.block)
+    blocks = frozenset(name for name, v in graph.variables.items() if not v.family.scalar)
     return Program(Structure(problem), names, blocks, tuple(graph.kinds.items()), graph.dtype, chosen(), derive)
 
 

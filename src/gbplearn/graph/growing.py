@@ -97,7 +97,7 @@ class GrowingVariable:
         rows = at_least(rows, max(have, 1))
         self._eta, self._lam, self._start = (_wider(a, rows) for a in (self._eta, self._lam, self._start))
         # What is not in use is known, and known to be at rest.
-        self._lam[have:] = np.eye(self.variable.shape[-1]) if self.variable.block else 1
+        self._lam[have:] = self.variable.family.one(self.variable.shape[1:], self._lam.dtype)
 
     def fit(self) -> bool:
         """Double the room until all rows fit; whether it had to be."""
@@ -133,7 +133,7 @@ class GrowingVariable:
         """Beliefs of the first rows, with those of rows that are not in use for all others."""
         rows = min(belief.shape[0], self.room)
         eta, lam = np.zeros((self.room, *belief.shape[1:]), belief.dtype), self._lam[: self.room].copy()
-        lam[:] = np.eye(belief.shape[-1]) if belief.block else 1
+        lam[:] = belief.family.one(belief.shape[1:], lam.dtype)
         eta[:rows], lam[:rows] = np.asarray(belief.eta)[:rows], np.asarray(belief.lam)[:rows]
         return Gaussian(eta, lam)  # pyright: ignore[reportArgumentType]
 

@@ -201,9 +201,10 @@ ffi::Error Arguments::error() const {
   return others ? failed(counted("attributes", attributes_read_, attributes_.size())) : ffi::Error::Success();
 }
 
-void Arguments::leave_to_visits(size_t attributes) {
-  next_in_ = arguments();
-  next_out_ = results();
+void Arguments::leave_to_visits(size_t arguments, size_t results, size_t attributes) {
+  sizes_known_ &= ok();  // else they were not all asked
+  next_in_ += arguments;
+  next_out_ += results;
   attributes_read_ += attributes;
 }
 

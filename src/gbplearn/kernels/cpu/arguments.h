@@ -85,8 +85,8 @@ class Arguments {
 
   // What is wrong, to be asked when all was taken; if there are too many arrays or too few, that first, as the rest follows.
   ffi::Error error() const;
-  // The rest of a call is for its visits, which read so many attributes.
-  void leave_to_visits(size_t attributes);
+  // The rest of a call was for its visits: so many arrays and attributes.
+  void leave_to_visits(size_t arguments, size_t results, size_t attributes);
 
  private:
   struct Name;

@@ -10,10 +10,15 @@ namespace {
 
 enum { MATRIX_POOLED, TILE_MAX };  // as chain.py numbers them
 
-// Numbers of arrays, if they are all below `count`.
-bool numbers_below(Sizes numbers, size_t first, size_t count, std::vector<size_t>& out) {
+// Which arrays of the call have been some visit's.
+using Used = std::vector<char>;
+
+// Numbers of arrays, as `out`; whether there are such arrays, from `first` on.
+bool arrays_of(Sizes numbers, size_t first, Used& used, std::vector<size_t>& out) {
   out.assign(numbers.begin(), numbers.end());
-  return std::all_of(out.begin(), out.end(), [&](size_t i) { return i >= first && i < count; });
+  if (!std::all_of(out.begin(), out.end(), [&](size_t i) { return i >= first && i < used.size(); })) return false;
+  for (size_t i : out) used[i] = 1;
+  return true;
 }
 
 }  // namespace
@@ -28,6 +33,7 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets
   auto [made, count] = args.take_truths("made");
   Room room;
   std::vector<std::unique_ptr<Step>> steps;
+  Used used_in(in.size(), 0), used_out(out.size(), 0);
   size_t read = 0;
   for (int64_t i = 0; i < count; ++i) {
     std::string prefix = "visit" + std::to_string(i) + "_";
@@ -35,8 +41,8 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets
     int64_t kernel = args.whole((prefix + "kernel").c_str());
     std::string in_name = prefix + "arguments", out_name = prefix + "results";
     const char* sentence = "attribute %s must be numbers of arrays of the call";
-    args.require(numbers_below(args.wholes(in_name.c_str()), 1, in.size(), which_in), sentence, in_name.c_str());
-    args.require(numbers_below(args.wholes(out_name.c_str()), 0, out.size(), which_out), sentence, out_name.c_str());
+    args.require(arrays_of(args.wholes(in_name.c_str()), 1, used_in, which_in), sentence, in_name.c_str());
+    args.require(arrays_of(args.wholes(out_name.c_str()), 0, used_out, which_out), sentence, out_name.c_str());
     args.require(kernel == MATRIX_POOLED || kernel == TILE_MAX, "attribute %s must be 0 or 1", (prefix + "kernel").c_str());
     if (!args.ok()) break;
     const char* name = kernel == MATRIX_POOLED ? ", matrix_pooled" : ", tile_max";
@@ -49,7 +55,7 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::RemainingRets
     tasks = std::min(tasks, step->most_tasks());
     steps.push_back(std::move(step));
   }
-  args.leave_to_visits(read);
+  args.leave_to_visits(std::count(used_in.begin(), used_in.end(), 1), std::count(used_out.begin(), used_out.end(), 1), read);
   if (ffi::Error error = args.error(); error.failure()) return error;
   for (auto& step : steps) step->prepare(tasks, room);
   spread(pool, tasks, [&](int64_t t) {

@@ -89,10 +89,19 @@ struct TaskDiagnostics {
   Vec switched{};
 };
 
+// Lanes [first, count) of eight; no memory is touched for the others.
+INLINE Vec load_from(int64_t first, const float* p, int64_t count) {
+  if (first <= 0) return load(p, count, 0);
+  Vec out{};
+  for (int64_t q = first; q < LANES && q < count; ++q) out[q] = p[q];
+  return out;
+}
+
 // Diagnostics of units whose messages are all there: beliefs are the inbox, `eta` and `lam`, times the message of each
-// slice, before the visit by `old(slice)`, and after it.
+// slice, before the visit by `old(slice)`, and after it. Lanes below `first` are not: others may write there just now.
 template <int V, class Old>
-INLINE void diagnose(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, Mask inside, int64_t count, Diagnostics& diagnostics) {
+INLINE void diagnose(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& old, int64_t first, int64_t count, Diagnostics& diagnostics) {
+  Mask inside = first_of(count) & ~first_of(std::max<int64_t>(0, first));
   Vec new_eta = eta, new_lam = lam;
   for (int s = 0; s < V; ++s) {
     Vec was_eta, was_lam;
@@ -100,8 +109,8 @@ INLINE void diagnose(const Slices& a, int64_t at, Vec eta, Vec lam, const Old& o
     eta += was_eta;
     lam += was_lam;
     float keep = a.damp[s], gain = 1 / (1 - keep);  // undamped
-    new_eta += gain * (load(a.planes[s].eta + at, count, 0) - keep * was_eta);
-    new_lam += gain * (load(a.planes[s].lam + at, count, 0) - keep * was_lam);
+    new_eta += gain * (load_from(first, a.planes[s].eta + at, count) - keep * was_eta);
+    new_lam += gain * (load_from(first, a.planes[s].lam + at, count) - keep * was_lam);
   }
   Vec mean = diagnostics.move(a.mean(at, count, eta, lam), lam, a.mean(at, count, new_eta, new_lam), new_lam, inside);
   diagnostics.add_prior(mean, a.inbox.eta[0].at(at, count, 0), a.inbox.lam[0].at(at, count, 1), inside);
@@ -178,13 +187,14 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
     store(a.planes[s].eta + unit + a.offset[s] + x, a.damp[s] * old_eta[s] + (1 - a.damp[s]) * new_eta, count);
     store(a.planes[s].lam + unit + a.offset[s] + x, a.damp[s] * old_lam[s] + (1 - a.damp[s]) * gain * j[s], count);
   }
-  if constexpr (DIAGNOSE) {  // at the units of the first slice the messages of all others are there
+  // At the units of the first slice the messages of all others are there, but for what tasks share.
+  if (DIAGNOSE && unit + x + count > shared) {
     auto old = [&](int s, Vec& e, Vec& l) __attribute__((always_inline)) {
       e = s == 0 ? old_eta[0] : load(from.eta[s][0] + x, count, 0);
       l = s == 0 ? old_lam[0] : load(from.lam[s][0] + x, count, 0);
     };
-    Mask inside = first_of(count) & ~first_of(std::max<int64_t>(0, shared - unit - x));
-    diagnose<V>(a, unit + x, load(from.in_eta[0] + x, count, 0), load(from.in_lam[0] + x, count, 1), old, inside, count, report.diagnostics);
+    diagnose<V>(a, unit + x, load(from.in_eta[0] + x, count, 0), load(from.in_lam[0] + x, count, 1), old, shared - unit - x, count,
+                report.diagnostics);
   }
 }
 
@@ -213,7 +223,7 @@ void task(Slices& a, int64_t t, TaskDiagnostics& report) {
           l = from ? load(old[s].lam(u), kept, 0) : l;
         }
       };
-      diagnose<V>(a, u, eta, lam, before, first_of(count), count, report.diagnostics);
+      diagnose<V>(a, u, eta, lam, before, 0, count, report.diagnostics);
     }
   };
   for (int64_t f = a.first(t); f < end;) {
@@ -305,7 +315,7 @@ void visit(ffi::ThreadPool& pool, Slices& a, float* result, float* switched) {
           e = load(a.head(t, s, 0, V) + x, count, 0);
           l = load(a.head(t, s, 1, V) + x, count, 0);
         };
-        diagnose<V>(a, u + x, eta, lam, before, first_of(count), count, diagnostics);
+        diagnose<V>(a, u + x, eta, lam, before, 0, count, diagnostics);
       }
     diagnostics.write(&parts[a.tasks * Diagnostics::COUNT]);
     join_diagnostics(parts, result);
