@@ -384,7 +384,8 @@ def semidefinite_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n"]) -> Fl
 def _semidefinite_solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     """`dx = a^+ (db - da x)`, along changes that keep the rank."""
     x = semidefinite_solve(*primals)
-    return x, semidefinite_solve(primals[0], tangents[1] - (symmetric(tangents[0]) @ x[..., None])[..., 0])
+    off = tangents[1][..., None] - symmetric(tangents[0]) @ x[..., None]
+    return x, (pseudo_inverse(primals[0])[0] @ off)[..., 0]
 
 
 def factor_solve(factor: Array, scale: Array, b: Float[Array, "*b n k"]) -> Float[Array, "*b n k"]:
