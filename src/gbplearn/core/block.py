@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import host_linalg, linalg
-from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute_alike
+from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute_alike, traced
 from .linalg import add_all
 
 # Of the precision of messages, in units of the prior's: with more of it a block may be singular after rounding.
@@ -18,7 +18,7 @@ _LARGEST_RATIO = 64.0
 
 
 def _diagonal(a: Values) -> Values:
-    return jnp.diagonal(a, axis1=-2, axis2=-1)
+    return linalg.diagonal(a)
 
 
 def _proper(xp: Any, lam: Any) -> Any:
@@ -30,6 +30,8 @@ def _inverse(xp: Any, lam: Any) -> tuple[Any, Any]:
 
 
 def _mean(xp: Any, eta: Any, lam: Any) -> Any:
+    if xp is jnp:
+        return linalg.semidefinite_solve(lam, eta)
     return (_inverse(xp, lam)[0] @ eta[..., None])[..., 0].astype(eta.dtype)
 
 
@@ -123,6 +125,10 @@ class Block(Family):
     def mean(self, eta: Values, lam: Values) -> Values:
         """`lam^-1 eta`; 0 along directions of which nothing is known."""
         return compute_alike(_mean, eta, lam)
+
+    def some_mean(self, eta: Values, lam: Values) -> Values:
+        """A solution of `lam m = eta`, without any eigenvectors."""
+        return linalg.definite_solve(lam, eta[..., None])[0][..., 0] if traced(lam) else self.mean(eta, lam)
 
     def mean_or(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
         """The start along directions of which nothing is known. (Rounding may leave some where all were `proper`.)"""

@@ -153,6 +153,10 @@ class Family(abc.ABC):
     def mean(self, eta: Values, lam: Values) -> Values:
         """`lam^-1 eta`; zero where, or along which, nothing is known."""
 
+    def some_mean(self, eta: Values, lam: Values) -> Values:
+        """The mean; where, or along which, nothing is known, any number. Easier to compute than `mean`."""
+        return self.mean(eta, lam)
+
     @abc.abstractmethod
     def mean_or(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
         """The mean, or the start where, or along which, nothing is known."""

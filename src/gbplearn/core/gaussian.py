@@ -195,7 +195,7 @@ class Gaussian(eqx.Module):
 
     def squares(self, value: Array) -> Float[Values, "..."]:
         """`(x - mean)' lam (x - mean)` of each unit; 0 where it is observed."""
-        return jnp.where(self.observed, 0, self.quadratic(value - self.mean))
+        return jnp.where(self.observed, 0, self.quadratic(value - self.family.some_mean(self.eta, self.lam)))
 
     def all_proper(self) -> bool:
         """Whether every unit can be normalised. Outside of compiled code, without JAX where that is easy."""

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..core.compiling import lean_options, release_memory
+from ..core.compiling import LEAN, QUICK, lean_options, release_memory
 from ..graph.problem import Problem
 from ..kernels.registry import pinned
 from .diagnostics import Diagnostics, priorities, put
@@ -37,6 +37,8 @@ from .visit_diagnostics import moved
 EVERY = 10
 # ... or so many, where the parameters are waited for: they take 10 or 20.
 EVERY_SETTLING = 5
+# Graphs of so many edges are compiled quickly: they have converged before better code would have paid off.
+SMALL_EDGES = 2_000
 # How many iterations one compiled call makes at most: the length of its trace.
 CHUNK = 50
 
@@ -202,9 +204,9 @@ run_in_place = jax.jit(_run, donate_argnums=1)
 
 
 @cache
-def _lean_run_in_place() -> Any:
-    """`run_in_place` for problems whose messages are mostly sent by kernels."""
-    return jax.jit(_run, donate_argnums=1, compiler_options=lean_options())
+def _lean_run_in_place(small: bool) -> Any:
+    """`run_in_place` for problems whose messages are mostly sent by kernels, and for small ones."""
+    return jax.jit(_run, donate_argnums=1, compiler_options=lean_options(QUICK if small else LEAN))
 
 
 def programs_of(function: Any) -> int:
@@ -214,7 +216,7 @@ def programs_of(function: Any) -> int:
 
 def compiled_programs() -> int:
     """How many programs of the loop have been compiled."""
-    return programs_of(run_in_place) + programs_of(_lean_run_in_place())
+    return programs_of(run_in_place) + sum(programs_of(_lean_run_in_place(small)) for small in (False, True))
 
 
 def advance(
@@ -233,7 +235,8 @@ def advance(
         np.asarray(enough.settled, dtype),
         *(np.asarray(n, np.int32) for n in (enough.visits, enough.least, enough.made)),
     )
-    program = _lean_run_in_place() if problem.native else run_in_place
+    small = problem.edges <= SMALL_EDGES
+    program = _lean_run_in_place(small and not problem.native) if small or problem.native else run_in_place
     compiled = programs_of(program)
     state, latest, trace, count = program(problem, state, options, latest, np.int32(limit), numbers, every)
     if seldom and programs_of(program) > compiled:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..core.compiling import lean_jit
 from ..core.tracing import refuse_jit
 from ..graph.data import Data
 from ..graph.graph import FactorGraph
@@ -111,8 +112,7 @@ class Begun(NamedTuple):
     measurements: Array  # of each group, how many there are; those of no weight do not count
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def begin(
+def _begin(
     program: Program, data: Data, options: Options, key: Array, keep_points: bool, was: Earlier | None = None
 ) -> Begun:
     """The numbers put in their places, and a state in which no message has been sent yet; or an earlier one."""
@@ -121,6 +121,9 @@ def begin(
     state = empty_state(problem, key, keep_points)
     state = state if was is None else resumed(problem, state, was)
     return Begun(problem, state, no_diagnostics(problem), jnp.stack(counts) if counts else jnp.zeros(0))
+
+
+begin = lean_jit(_begin, wanted=(), static=(0, 4))
 
 
 def prepared(problem: Problem, options: Options) -> Problem:

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...core.compiling import is_small
 from ...core.gaussian import Gaussian
 from ...graph.problem import Problem
 from ..diagnostics import Diagnostics, no_diagnostics
@@ -166,6 +167,25 @@ def _row(rows: Diagnostics, i: int) -> Diagnostics:
     return jax.tree.map(lambda x: x[i], rows)
 
 
+class _Means:
+    """The means of a state. Of a small one they are computed when they are asked for, which they seldom are."""
+
+    def __init__(self, problem: Problem, state: State):
+        self._problem, self._state, self._values = problem, None, None
+        if is_small(jax.tree.leaves(state)):
+            self._state = jax.tree.map(np.array, state)  # a copy: the loop gives the buffers of its state away
+        else:
+            self._values = proximal.current_means(problem, state)
+
+    @property
+    def values(self) -> Values:
+        """By the names of the variables."""
+        if self._values is None:
+            assert self._state is not None
+            self._values = proximal.current_means(self._problem, self._state)
+        return self._values
+
+
 class GuardedRun:
     """One inference with its guard: the stages, what is left of the iterations, and the best means so far."""
 
@@ -186,8 +206,8 @@ class GuardedRun:
         self.rows: list[Diagnostics] = []
         self.begun = 0  # where messages were started last, among the rows
         self.events: list[GuardEvent] = []
-        self.start: Values | None = None  # means before the first iteration; None: those of the priors
-        self.best: Values | None = None  # means at the end of the best chunk
+        self.start: _Means | None = None  # before the first iteration; None: those of the priors
+        self.best: _Means | None = None  # at the end of the best chunk
         self.best_energy = np.inf
         stochastic = options.dropping or fixed_order(problem, options) is None
         self.patience = guard.patience * (3 if stochastic else 1)
@@ -220,7 +240,7 @@ class GuardedRun:
         """Infer, on a problem as `program.begin` makes it."""
         if not self.problem.active():
             return self._end(state, converged=True)
-        self.start = None if not np.asarray(state.visits).any() else proximal.current_means(self.problem, state)
+        self.start = None if not np.asarray(state.visits).any() else _Means(self.problem, state)
         options, stages = self.options, 2 if self.options.damped else 1
         while True:
             state, verdict = self._pass_messages(state, options)
@@ -239,7 +259,7 @@ class GuardedRun:
             if not stages:
                 return self._proximal(self._restart(state, best), best)
             stages -= 1
-            if best is self.best or self.start is not None:
+            if self._is_best(best) or self.start is not None:
                 state = self._restart(state, best)
             else:  # no better means than the prior's yet: from the very beginning
                 state = empty_state(self.problem, state.key, self._keeps_points(state))
@@ -260,15 +280,20 @@ class GuardedRun:
 
     def _best(self) -> Values:
         """The means with the lowest energy, the start among them. Computed only when something went wrong."""
-        start = self.start
-        if start is None:
+        if self.start is not None:
+            start = self.start.values
+        else:
             p = self.problem
             start = {name: belief_mean(g, p.start[name], name in p.proper) for name, g in p.prior.items()}
         if self.best is not None:
-            energy = float(proximal.total_energy(self.problem, self.best))
+            energy = float(proximal.total_energy(self.problem, self.best.values))
             if energy <= float(proximal.total_energy(self.problem, start)):
-                return self.best
+                return self.best.values
         return start
+
+    def _is_best(self, means: Values) -> bool:
+        """Whether these are the means at the end of the best chunk."""
+        return self.best is not None and means is self.best.values
 
     def _where(self) -> tuple[int, int]:
         last = self.rows[-1].residual[-1]
@@ -308,7 +333,7 @@ class GuardedRun:
             energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
             least = float(proximal.total_energy(self.problem, best))
             if not (sound and energy <= least + 1e-3 * abs(least)):
-                self._note(GuardAction.BEST_MEANS_KEPT if best is self.best else GuardAction.NOTHING_BETTER)
+                self._note(GuardAction.BEST_MEANS_KEPT if self._is_best(best) else GuardAction.NOTHING_BETTER)
                 return self._end(self._restart(state, best), best, converged=False)
         return self._end(state, converged=False)
 
@@ -357,7 +382,7 @@ class GuardedRun:
             if not self.guard.enabled:
                 continue
             if energies[-1] <= self.best_energy:
-                self.best, self.best_energy = proximal.current_means(self.problem, state), float(energies[-1])
+                self.best, self.best_energy = _Means(self.problem, state), float(energies[-1])
             # Energy alone is no sign: value-matched robust factors raise it on the way to their fixed point.
             guard = self.guard
             grown = residuals[-1] > max(guard.grown * least, guard.moved) and made - least_at >= self.patience // 30

@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ...core import linalg
-from ...core.compiling import lean_jit
+from ...core.compiling import is_small, lean_jit
 from ...core.gaussian import POINT, Gaussian
 from ...core.linalg import add_all
 from ...factors.measurement import Linear
@@ -223,7 +224,10 @@ def conjugate(step: Values, memory: list[tuple[Values, Values]]) -> Values:
 
 def finite(tree: Any) -> bool:
     """Whether every number of a pytree is finite."""
-    return bool(_finite(jax.tree.leaves(tree)))
+    leaves = jax.tree.leaves(tree)
+    if is_small(leaves):  # nothing to compile
+        return all(np.isfinite(x).all() for x in leaves)
+    return bool(_finite(leaves))
 
 
 @lean_jit
