@@ -72,3 +72,72 @@ def test_no_program_calls_lapack():
         text = program.as_text()
         assert "custom_call" not in text.replace("custom_call @Sharding", "")
         assert "lapack" not in text
+
+
+def numpy_limit(finite, directions):
+    """`limit_inverse` by a basis of what is known: `N (N' S N)^-1 N'`."""
+    basis = np.linalg.svd(directions)[0][:, directions.shape[1] :]
+    return basis @ np.linalg.inv(basis.T @ finite @ basis) @ basis.T
+
+
+def slope(function, *args, step=1e-6):
+    """Along given directions: `args` are pairs of a number and its direction."""
+    ahead, back = (function(*(x + s * d for x, d in args)) for s in (step, -step))
+    return (np.asarray(ahead) - np.asarray(back)) / (2 * step)
+
+
+def test_derivatives_of_solves(x64):
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 5):  # written out, and as loops
+        a, da = (jnp.asarray(random_spd(rng, n) + plus * np.eye(n)) for plus in (1, 0))
+        b, db = jnp.asarray(rng.standard_normal((2, n, 3)))
+        pairs = (a, da), (b, db)
+        _, found = jax.jvp(linalg.spd_solve, (a, b), (da, db))
+        np.testing.assert_allclose(found, slope(np.linalg.solve, *pairs), rtol=1e-6, atol=1e-8)
+        _, found = jax.jvp(linalg.spd_inverse, (a,), (da,))
+        np.testing.assert_allclose(found, slope(np.linalg.inv, pairs[0]), rtol=1e-6, atol=1e-8)
+        _, found = jax.jvp(linalg.log_determinant, (a,), (da,))  # through the factor itself
+        np.testing.assert_allclose(found, np.trace(np.linalg.solve(a, da)), rtol=1e-9)
+
+
+def test_derivatives_where_not_everything_is_known(x64):
+    """Along changes that keep the rank, which is all that messages make. Nothing is NaN."""
+    rng = np.random.default_rng(1)
+    roots, moves = rng.standard_normal((2, 3, 2))
+
+    def singular(t):
+        return (roots + t * moves) @ (roots + t * moves).T
+
+    def inverse(t):
+        return linalg.pseudo_inverse(singular(t))[0]
+
+    # `G` is one of many generalised inverses of `a`: what all of them agree on is `a G a = a`.
+    (g, dg), (a, da) = jax.jvp(inverse, (0.0,), (1.0,)), jax.jvp(singular, (0.0,), (1.0,))
+    np.testing.assert_allclose(da @ g @ a + a @ dg @ a + a @ g @ da, da, atol=1e-9)
+    (k, dk) = jax.jvp(lambda t: linalg.split_semidefinite(singular(t))[1], (0.0,), (1.0,))
+    np.testing.assert_allclose(a @ dk + da @ k, 0, atol=1e-9)
+
+    finite, change = random_spd(rng, 3) + np.eye(3), random_spd(rng, 3)
+    b, db = rng.standard_normal((2, 3, 1))
+
+    def limit(t):
+        return linalg.limit_inverse(finite + t * change, (b + t * db) @ (b + t * db).T)
+
+    found, moved = jax.jvp(limit, (0.0,), (1.0,))
+    np.testing.assert_allclose(found, numpy_limit(finite, b), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(moved, slope(numpy_limit, (finite, change), (b, db)), rtol=1e-6, atol=1e-8)
+    assert np.isfinite(jax.grad(lambda a: linalg.scaled_cholesky(a)[0].sum())(jnp.asarray(a))).all()
+    assert float(jax.grad(linalg.safe_sqrt)(0.0)) == 0
+    assert float(jax.grad(linalg.safe_sqrt)(4.0)) == 0.25
+
+
+def test_a_condition_of_a_batch_is_one_condition():
+    """Both branches would be computed otherwise, for every problem."""
+
+    def either(flags):
+        return jax.lax.cond(linalg.all_true(flags), lambda: 1.0, lambda: 0.0)
+
+    flags = jnp.asarray([[True, True], [True, False]])
+    np.testing.assert_array_equal(jax.vmap(either)(flags), [0, 0])
+    np.testing.assert_array_equal(jax.vmap(either)(flags[:1]), [1])
+    assert "cond" in str(jax.make_jaxpr(jax.vmap(either))(flags))
