@@ -256,7 +256,8 @@ def _repeat(
         return kept, stopped | done(kept), jnp.where(stopped, made, made + more), count + more
 
     zero = jnp.zeros_like(limit)
-    return lax.while_loop(going, some, (carry, jnp.zeros((), bool), zero, zero))[::2]
+    found = lax.while_loop(going, some, (carry, jnp.zeros((), bool), zero, zero))
+    return found[0], found[2]
 
 
 @partial(_come_to_rest.defjvp, symbolic_zeros=True)
