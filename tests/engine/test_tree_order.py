@@ -317,6 +317,27 @@ def test_step_and_new_numbers():
     assert programs_of(run_in_place) == compiled
 
 
+def test_a_star_and_units_without_joints():
+    """A unit of many factors, units of one factor each, and units of none."""
+    graph = gbp.FactorGraph()
+    prior = gbp.Gaussian.from_moments(0.0, 1.0)
+    names = ("centre", (1,)), ("leaf", (5,)), ("alone", (3,)), ("unknown", (2,))
+    centre, leaf, alone, _ = (graph.variable(n, shape, prior=prior) for n, shape in names)
+    graph.add(gbp.Factor(same, (alone,), y=[1.0, 2.0, 3.0], sigma=1.0, linear=True, name="one"))
+    just_one = gbp.infer(graph, schedule=TREE)
+    np.testing.assert_allclose(just_one["alone"].mean, [0.5, 1.0, 1.5], rtol=1e-6)
+    graph.add(gbp.Factor(minus, (leaf, centre), y=np.arange(5.0), sigma=0.5, linear=True, name="star"))
+    result = gbp.infer(graph, schedule=TREE)
+    lam = np.diag(np.r_[1 + 5 / 0.25, np.full(5, 1 + 1 / 0.25)])
+    lam[0, 1:] = lam[1:, 0] = -1 / 0.25
+    mean = np.linalg.solve(lam, np.r_[10 / 0.25, -np.arange(5.0) / 0.25])
+    np.testing.assert_allclose(np.r_[result["centre"].mean, result["leaf"].mean], mean, atol=1e-5)
+    std = np.sqrt(np.diag(np.linalg.inv(lam)))
+    np.testing.assert_allclose(np.r_[result["centre"].std, result["leaf"].std], std, rtol=1e-5)
+    np.testing.assert_array_equal(result["unknown"].std, 1.0)
+    assert (just_one.iterations, result.iterations) == (1, 1)
+
+
 # What is refused, and when it is chosen.
 
 

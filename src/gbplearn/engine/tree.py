@@ -108,9 +108,12 @@ def dimension(problem: Problem, name: str) -> int:
 
 
 def unit_pools(problem: Problem) -> dict[int, list[str]]:
-    """Variables by the dimension of their units: the units of one dimension are numbered through."""
+    """Variables by the dimension of their units: the units of one dimension are numbered through.
+
+    By name: in compiled code the keys of a dictionary are sorted.
+    """
     out: dict[int, list[str]] = {}
-    for name in problem.prior:
+    for name in sorted(problem.prior):
         out.setdefault(dimension(problem, name), []).append(name)
     return out
 
@@ -244,6 +247,8 @@ class _Forest:
         Half-edge `h < edges` goes from the unit of edge `h` to its factor, `h + edges` back.
         """
         count = self.edges
+        if not count:
+            return True
         source = np.concatenate([self.unit, self.factor + self.units])
         order = np.argsort(source, kind="stable")
         following = np.roll(order, -1)  # the next half-edge with the same source, around it
