@@ -3,9 +3,10 @@
     python benchmarks/transforms.py [--write]     # a line a graph in results/ledger.jsonl
 
 Each graph is solved for 100 sets of measurements: by 100 calls of a compiled `gbp.solve`, and by one call of the same
-under `jax.vmap`. Both are warm (compiled, and called once); times are CPU seconds of the process, medians of three,
-taken alternately. The gradient of a random function of the MAP and of the log precisions, in float64, with respect to
-all measurements and to the noise, is compared with central finite differences.
+under `jax.vmap`. Both are warm (compiled, and called once); times are CPU seconds of the process in float32, medians,
+taken alternately. Differences of beliefs are those in float32 and in float64. The gradient of a function of the MAP and
+of the log precisions, in float64, with respect to all measurements and to a noise, is compared with central finite
+differences.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import os
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -28,7 +30,7 @@ from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
 
 HERE = pathlib.Path(__file__).parent
 LEDGER = HERE.parent / "results" / "ledger.jsonl"
-PROBLEMS, REPEATS, STEPS = 100, 3, 20
+PROBLEMS, REPEATS = 100, 15
 BEACONS = np.array([[-2.0, -2.0], [-2.0, 6.0], [8.0, -2.0], [8.0, 6.0]])
 READ_OUT = {"gbp.solve": "by messages; the derivatives implicitly, at their fixed point"}
 
@@ -45,18 +47,18 @@ def range_of_block(beacon, position):
     return range_of(beacon, position[0], position[1])
 
 
-def bearing_of(beacon, pose):
-    return jnp.arctan2(beacon[1] - pose[1], beacon[0] - pose[0]) - pose[2]
-
-
 def move(a, b):
     c, s, d = jnp.cos(a[2]), jnp.sin(a[2]), b - a
     return jnp.stack([c * d[0] + s * d[1], c * d[1] - s * d[0], d[2]])
 
 
-def path() -> np.ndarray:
+def far_apart(a, b):
+    return jnp.sqrt(1 + (a - b) ** 2)
+
+
+def path(steps: int) -> np.ndarray:
     """Where the robot was, and where it headed."""
-    t = np.linspace(0, 1, STEPS)
+    t = np.linspace(0, 1, steps)
     positions = np.stack([6 * t, 4 * np.sin(2 * t)], 1)
     way = np.gradient(positions, axis=0)
     return np.concatenate([positions, np.arctan2(way[:, 1], way[:, 0])[:, None]], 1)
@@ -65,22 +67,32 @@ def path() -> np.ndarray:
 Measurements = dict[str, np.ndarray]
 
 
-def scalars(dtype: str) -> tuple[gbp.FactorGraph, Measurements]:
+def loops(dtype: str, size: int) -> tuple[gbp.FactorGraph, Measurements]:
+    """Scalars in a row, measured from one to the next, and nonlinearly from each to the third after it."""
+    graph, true = gbp.FactorGraph(dtype=dtype), np.arange(size) * 1.0
+    exact = {"links": np.ones(size - 1), "ranges": np.full(size - 3, np.sqrt(10.0))}
+    x = graph.variable("x", (size,), prior=gbp.Gaussian.from_moments(true, 1.0))
+    graph.add(gbp.Factor(minus, (x[:-1], x[1:]), y=exact["links"], sigma=0.3, linear=True, name="links"))
+    graph.add(gbp.Factor(far_apart, (x[:-3], x[3:]), y=exact["ranges"], sigma=0.2, name="ranges"))
+    return graph, exact
+
+
+def scalars(dtype: str, steps: int) -> tuple[gbp.FactorGraph, Measurements]:
     """Coordinates as scalars: odometry is linear, ranges to four beacons are not. Loops at every step."""
-    graph, true = gbp.FactorGraph(dtype=dtype), path()
-    x, y = (graph.variable(n, (STEPS,), prior=gbp.Gaussian.from_moments(true[:, i], 1.0)) for i, n in enumerate("xy"))
+    graph, true = gbp.FactorGraph(dtype=dtype), path(steps)
+    x, y = (graph.variable(n, (steps,), prior=gbp.Gaussian.from_moments(true[:, i], 1.0)) for i, n in enumerate("xy"))
     exact = {"dx": np.diff(true[:, 0]), "dy": np.diff(true[:, 1]), "ranges": ranges(true)}
     for name, v in (("dx", x), ("dy", y)):
         graph.add(gbp.Factor(minus, (v[:-1], v[1:]), y=exact[name], sigma=0.1, linear=True, name=name))
-    i, j = pairs()
+    i, j = pairs(steps)
     graph.add(gbp.Factor(range_of, (BEACONS[j], x[i], y[i]), y=exact["ranges"], sigma=0.2, name="ranges"))
     return graph, exact
 
 
-def blocks(dtype: str) -> tuple[gbp.FactorGraph, Measurements]:
+def blocks(dtype: str, steps: int) -> tuple[gbp.FactorGraph, Measurements]:
     """Poses as blocks of three: odometry of turned frames, ranges and bearings. Loops along the path."""
-    graph, true = gbp.FactorGraph(dtype=dtype), path()
-    pose = graph.variable("pose", (STEPS, 3), block=True, prior=gbp.Gaussian.from_moments(true, 1.0).as_block())
+    graph, true = gbp.FactorGraph(dtype=dtype), path(steps)
+    pose = graph.variable("pose", (steps, 3), block=True, prior=gbp.Gaussian.from_moments(true, 1.0).as_block())
     exact = {
         "odometry": np.asarray(jax.vmap(move)(true[:-1], true[1:])),
         "jumps": np.asarray(jax.vmap(move)(true[:-5], true[5:])),
@@ -88,21 +100,28 @@ def blocks(dtype: str) -> tuple[gbp.FactorGraph, Measurements]:
     }
     graph.add(gbp.Factor(move, (pose[:-1], pose[1:]), y=exact["odometry"], sigma=[0.1, 0.1, 0.05], name="odometry"))
     graph.add(gbp.Factor(move, (pose[:-5], pose[5:]), y=exact["jumps"], sigma=[0.3, 0.3, 0.1], name="jumps"))
-    i, j = pairs()
+    i, j = pairs(steps)
     graph.add(gbp.Factor(range_of_block, (BEACONS[j], pose[i]), y=exact["ranges"], sigma=0.2, name="ranges"))
     return graph, exact
 
 
-def pairs() -> tuple[np.ndarray, np.ndarray]:
-    return np.repeat(np.arange(STEPS), len(BEACONS)), np.tile(np.arange(len(BEACONS)), STEPS)
+def pairs(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.repeat(np.arange(steps), len(BEACONS)), np.tile(np.arange(len(BEACONS)), steps)
 
 
 def ranges(true: np.ndarray) -> np.ndarray:
-    i, j = pairs()
+    i, j = pairs(len(true))
     return np.linalg.norm(true[i, :2] - BEACONS[j], axis=1)
 
 
-GRAPHS: dict[str, Callable[[str], tuple[gbp.FactorGraph, Measurements]]] = {"scalars": scalars, "blocks": blocks}
+GRAPHS: dict[str, Callable[[str], tuple[gbp.FactorGraph, Measurements]]] = {
+    "8 scalars with loops": partial(loops, size=8),
+    "20 scalars with loops": partial(loops, size=20),
+    "a path of 6 positions, scalars": partial(scalars, steps=6),
+    "a path of 20 positions, scalars": partial(scalars, steps=20),
+    "a path of 6 poses, blocks": partial(blocks, steps=6),
+    "a path of 20 poses, blocks": partial(blocks, steps=20),
+}
 
 
 def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -111,37 +130,54 @@ def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - begin, out
 
 
+class Batch(NamedTuple):
+    """100 problems of a graph, one by one and together, each as a compiled call."""
+
+    one_by_one: Callable[[], list[gbp.Solution]]
+    together: Callable[[], gbp.Solution]
+
+    @classmethod
+    def of(cls, name: str, dtype: str) -> Batch:
+        graph, exact = GRAPHS[name](dtype)
+        program, data, rng = gbp.compile(graph), graph.data(), np.random.default_rng(0)
+        noisy = {k: (y + 0.1 * rng.standard_normal((PROBLEMS, *y.shape))).astype(dtype) for k, y in exact.items()}
+        many = jax.device_put(noisy)
+        each = [jax.device_put({k: y[i] for k, y in noisy.items()}) for i in range(PROBLEMS)]
+
+        def solve(y):
+            return gbp.solve(program, data.replace(y=y), full=True)
+
+        one, all_of_them = jax.jit(solve), jax.jit(jax.vmap(solve))
+        return cls(lambda: [one(y) for y in each], lambda: all_of_them(many))
+
+    def difference(self) -> float:
+        """The largest of means and standard deviations, in standard deviations."""
+        found, singles, off = self.together(), self.one_by_one(), 0.0
+        for variable, beliefs in found.beliefs.items():
+            means, stds = (np.stack([getattr(s.beliefs[variable], m) for s in singles]) for m in ("mean", "std"))
+            off = max(off, float(np.abs((beliefs.mean - means) / stds).max()))
+            off = max(off, float(np.abs(beliefs.std / stds - 1).max()))
+        return off
+
+
 def batch(name: str) -> dict[str, float]:
-    """100 problems one by one, and together."""
-    graph, exact = GRAPHS[name]("float32")
-    program, data, rng = gbp.compile(graph), graph.data(), np.random.default_rng(0)
-    many = {k: (y + 0.1 * rng.standard_normal((PROBLEMS, *y.shape))).astype(np.float32) for k, y in exact.items()}
-    each = [jax.device_put({k: y[i] for k, y in many.items()}) for i in range(PROBLEMS)]
-
-    def solve(y):
-        return gbp.solve(program, data.replace(y=y), full=True)
-
-    one, together = jax.jit(solve), jax.jit(jax.vmap(solve))
-    found = jax.block_until_ready((one(each[0]), together(many)))[1]
-    apart, at_once = [], []
-    for _ in range(REPEATS):
-        seconds, singles = cpu_seconds(lambda: [one(y) for y in each])
-        apart.append(seconds)
-        seconds, found = cpu_seconds(lambda: together(many))
-        at_once.append(seconds)
+    """Times and differences."""
+    problems = Batch.of(name, "float32")
+    found, off = problems.together(), problems.difference()
     assert bool(jnp.all(found.converged))
-    off = 0.0
-    for variable, beliefs in found.beliefs.items():
-        means, stds = (np.stack([getattr(s.beliefs[variable], m) for s in singles]) for m in ("mean", "std"))
-        off = max(off, float(np.abs((beliefs.mean - means) / stds).max()), float(np.abs(beliefs.std / stds - 1).max()))
-    steps = np.asarray(found.iterations)
+    pairs = [(cpu_seconds(problems.one_by_one)[0], cpu_seconds(problems.together)[0]) for _ in range(REPEATS)]
+    apart, at_once = np.median(pairs, 0)
+    jax.config.update("jax_enable_x64", True)
+    off_64 = Batch.of(name, "float64").difference()
+    jax.config.update("jax_enable_x64", False)
     return {
-        "100 calls, CPU s": float(np.median(apart)),
-        "one call of vmap, CPU s": float(np.median(at_once)),
-        "ratio": float(np.median(apart) / np.median(at_once)),
-        "largest difference, sd": off,
-        "iterations, mean": float(steps.mean()),
-        "iterations, most": int(steps.max()),
+        "100 calls, CPU ms": 1e3 * float(apart),
+        "one call of vmap, CPU ms": 1e3 * float(at_once),
+        "ratio": float(apart / at_once),
+        "largest difference in float32, sd": off,
+        "largest difference in float64, sd": off_64,
+        "iterations, mean": float(np.mean(found.iterations)),
+        "iterations, most": int(np.max(found.iterations)),
     }
 
 
@@ -188,7 +224,7 @@ def main() -> int:
         for what, number in report[name].items():
             print(f"{name}: {what}: {number:.3g}")
         if write:
-            chosen = {"graph": name, "problems": PROBLEMS, "steps": STEPS, "repeats": REPEATS}
+            chosen = {"graph": name, "problems": PROBLEMS, "repeats": REPEATS}
             append_to_ledger(LEDGER, ledger_line("transforms", chosen, 0, report[name], READ_OUT, clock))
     if write:
         (HERE / "transforms.json").write_text(json.dumps(report, indent=1) + "\n")
