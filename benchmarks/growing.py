@@ -56,8 +56,8 @@ def world(steps: int, seed: int, every: int):
         old = np.arange(k - 20)
         near = old[np.linalg.norm(path[old] - path[k], axis=1) < 3.0] if k > 20 else []
         if len(near) and k - last >= every:
-            rows.append((int(rng.choice(near)), k, measure(int(near[0]), k)))
-            rows[-1] = (rows[-1][0], k, measure(rows[-1][0], k))
+            closed = int(rng.choice(near))
+            rows.append((closed, k, measure(closed, k)))
             last = k
         measured.append(rows)
     return true, measured

@@ -136,20 +136,7 @@ def _run(
     **Returns:** the state, the newest diagnostics, the diagnostics of each iteration, and the number of iterations. An
     iteration that was not diagnosed has the diagnostics of the next one that was.
     """
-    with pinned(problem.kernels):
-        return _run_pinned(problem.with_known(), state, options, latest, limit, enough, every)
-
-
-def _run_pinned(
-    problem: Problem,
-    state: State,
-    options: Options,
-    latest: Diagnostics,
-    limit: Array,
-    enough: Enough,
-    every: Array | None,
-) -> tuple[State, Diagnostics, Diagnostics, Array]:
-    """`_run`, with the kernels that the problem is compiled with."""
+    problem = problem.with_known()
     # A schedule that draws at random may leave a group out: it must be visited before it counts as at rest.
     picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
     idle = jnp.asarray([not g.slots for g in problem.groups])
@@ -178,7 +165,8 @@ def _run_pinned(
         trace = jax.tree.map(lambda t, x: jnp.where(there.reshape(-1, *[1] * x.ndim), x, t), trace, latest)
         return state, latest, trace, i + count
 
-    return lax.while_loop(going, body, (state, latest, trace, jnp.zeros((), jnp.int32)))
+    with pinned(problem.kernels):
+        return lax.while_loop(going, body, (state, latest, trace, jnp.zeros((), jnp.int32)))
 
 
 def _diagnose_after(

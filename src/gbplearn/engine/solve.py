@@ -47,7 +47,7 @@ from .options import Options, make_options
 from .program import Program
 from .result import FoundBeliefs
 from .schedules import Schedule, Sweep
-from .state import Messages, State, belief, belief_mean, empty_state
+from .state import Messages, State, belief, empty_state
 from .undiagnosed import fixed_order
 
 Carry = TypeVar("Carry")
@@ -333,7 +333,7 @@ def _units_of(problem: Problem, found: _AllMessages) -> _Units:
     for name in problem.prior:
         b = belief(problem, state, name)
         lam = b.precisions
-        mean[name] = belief_mean(b, problem.start[name], name in problem.proper)
+        mean[name] = b.mean_or(problem.start[name], name in problem.proper)
         root[name] = jnp.sqrt(jnp.maximum(lam, 0))
     reaction = tuple(
         tuple(None if m.reaction is None else jnp.max(jnp.abs(m.reaction)) for m in row) for row in found.messages

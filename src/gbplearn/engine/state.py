@@ -148,11 +148,6 @@ def cavity(slot: Slot, outside: Gaussian, messages: Messages) -> Gaussian:
     return found.where(present, anything)
 
 
-def belief_mean(gaussian: Gaussian, start: Array, proper: bool) -> Array:
-    """`gaussian.mean_or(start, proper)`: the mean, or the start where nothing is known."""
-    return gaussian.mean_or(start, proper)
-
-
 def all_means(problem: Problem, state: State) -> dict[str, Array]:
     """Current mean of every variable that is not fixed."""
     return {

@@ -34,7 +34,7 @@ from ..diagnostics import Diagnostics, no_diagnostics
 from ..loop import CHUNK, Enough, advance
 from ..options import Options
 from ..rounding import find_beliefs, may_be_rounding
-from ..state import State, belief_mean, empty_state
+from ..state import State, empty_state
 from ..undiagnosed import fixed_order
 from . import proximal
 from .events import GuardAction, GuardEvent
@@ -284,7 +284,7 @@ class GuardedRun:
             start = self.start.values
         else:
             p = self.problem
-            start = {name: belief_mean(g, p.start[name], name in p.proper) for name, g in p.prior.items()}
+            start = {name: g.mean_or(p.start[name], name in p.proper) for name, g in p.prior.items()}
         if self.best is not None:
             energy = float(proximal.total_energy(self.problem, self.best.values))
             if energy <= float(proximal.total_energy(self.problem, start)):
