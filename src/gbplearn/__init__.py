@@ -17,7 +17,7 @@ from .engine.infer import beliefs, infer, init, step
 from .engine.linearisation import AfterVisit, OnMovement
 from .engine.program import Program, compile
 from .engine.result import InferenceError, Result, Status, Trace
-from .engine.schedules import Order, RandomLayers, Residual, Schedule, Sweep, TreeOrder
+from .engine.schedules import FixedOrder, Order, RandomLayers, Residual, Schedule, Sweep, TreeOrder
 from .engine.solve import Solution, solve
 from .engine.state import State
 from .factors.measurement import FactorKind, Layout
@@ -80,6 +80,7 @@ __all__ = [
     "FactorGraph",
     "FactorKind",
     "Filtering",
+    "FixedOrder",
     "GBPClassifier",
     "GBPDenoiser",
     "GBPRegressor",

@@ -12,9 +12,35 @@ from hypothesis import strategies as st
 
 import gbplearn as gbp
 from gbplearn.core import compiling
+from gbplearn.engine.diagnostics import no_diagnostics
+from gbplearn.engine.schedules import Forest, Groups
 from small_graphs import chain, minus, same
 
-SCHEDULES = [gbp.Sweep(), gbp.RandomLayers(), gbp.Residual(), gbp.Order("seen", "odd", "even", "odd")]
+
+class Shuffled(gbp.Schedule):
+    """A user's own: each round in a new random order. Its state is a key, the order, and the turn."""
+
+    def init(self, groups, key):
+        return key, jnp.asarray(groups.active), 0
+
+    def next(self, groups, state, diagnostics):
+        key, order, turn = state
+        key, draw = jax.random.split(key)
+        order = jnp.where(turn == 0, jax.random.permutation(draw, order), order)
+        return order[turn], (key, order, (turn + 1) % len(groups.active))
+
+
+class BackAndForth(gbp.FixedOrder):
+    """A user's own order."""
+
+    def order(self, names):
+        return (*range(len(names))[::-1], *range(1, len(names)))
+
+
+SCHEDULES = [
+    gbp.Sweep(), gbp.RandomLayers(), gbp.Residual(), gbp.Order("seen", "odd", "even", "odd"), gbp.TreeOrder(),
+    Shuffled(), BackAndForth(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: type(s).__name__)
@@ -24,6 +50,41 @@ def test_every_schedule_reaches_the_posterior(schedule):
     assert result.status is gbp.Status.CONVERGED
     np.testing.assert_allclose(result["x"].mean, mean, atol=2e-5)
     np.testing.assert_allclose(result["x"].std, std, rtol=1e-5)
+
+
+def test_a_schedule_goes_on_where_it_was():
+    """In rounds, whatever the calls: after any number of steps, no group was visited more often than another."""
+    graph, _, _ = chain()
+    state, orders = gbp.init(graph, seed=4), set()
+    for count in range(1, 6):
+        state = gbp.step(graph, state, schedule=Shuffled())
+        np.testing.assert_array_equal(state.visits, count)
+        orders.add(tuple(np.asarray(state.schedule[1]).tolist()))
+    assert len(orders) > 2  # drawn anew in each of them
+    many = gbp.infer(graph, schedule=Shuffled(), seed=4, iterations=5, tolerance=0.0)
+    np.testing.assert_array_equal(many.state.visits, 5)
+    np.testing.assert_allclose(many["x"].mean, gbp.beliefs(graph, state)["x"].mean, rtol=1e-6)
+
+
+def test_one_move_after_the_other_is_the_order():
+    """`next` of a fixed order, from the beginning of an iteration to its end; groups with nothing to infer are left."""
+    groups, unused = Groups(("a", "b", "c", "d"), (0, 1, 3)), no_diagnostics(chain()[0].problem())
+    for schedule, wanted in ((gbp.Sweep(), [0, 1, 3, 1]), (gbp.Order("d", "c", "b", "a"), [3, 1, 0])):
+        state, moves = schedule.init(groups, jax.random.PRNGKey(0)), []
+        while not moves or state is not None:
+            move, state = schedule.next(groups, state, unused)
+            moves.append(move)
+        assert moves == wanted
+        assert schedule.count(groups) == len(wanted)
+
+
+def test_a_pick_that_is_no_group_is_refused():
+    class Odd(Shuffled):
+        def next(self, groups, state, diagnostics):
+            return Forest.SWEEP, state
+
+    with pytest.raises(TypeError, match="Odd must pick a factor group"):
+        gbp.infer(chain()[0], schedule=Odd())
 
 
 @pytest.mark.parametrize("options", [

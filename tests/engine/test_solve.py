@@ -538,6 +538,7 @@ WRONG = {
     "damping": (lambda p, d: gbp.solve(p, d, damping=1.0), r"damping must lie in \[0, 1\)"),
     "random": (lambda p, d: gbp.solve(p, d, schedule=gbp.RandomLayers()), r"RandomLayers\(\) picks"),
     "residual": (lambda p, d: gbp.solve(p, d, schedule=gbp.Residual()), r"gbp\.Residual\(\) picks"),
+    "tree": (lambda p, d: gbp.solve(p, d, schedule=gbp.TreeOrder()), r"gbp\.TreeOrder\(\) sweeps over a tree"),
     "y": (lambda p, d: d.replace(y={"x": np.zeros(3)}), r"'x': \(3,\) does not fit the shape \(5, 1\)"),
     "constants": (lambda p, d: d.replace(constants={"x": (1.0,)}), "'x' has 0 constants, got 1"),
 }

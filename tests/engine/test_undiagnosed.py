@@ -11,9 +11,10 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn.engine.exchange import visit_group
+from gbplearn.engine.moves import fixed_order
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
-from gbplearn.engine.undiagnosed import fixed_order, iterate_undiagnosed
+from gbplearn.engine.undiagnosed import iterate_undiagnosed
 from gbplearn.kernels.cpu import chain as chain_module
 from gbplearn.kernels.cpu.calls import Argument, KernelCall
 from gbplearn.kernels.cpu.chain import CpuChain, common_pieces

@@ -17,7 +17,6 @@ import numpy as np
 from jax import Array
 
 from ..graph.problem import Problem
-from .options import Options
 from .visit_diagnostics import VisitDiagnostics
 
 
@@ -67,13 +66,13 @@ def put(problem: Problem, latest: Diagnostics, g: int, found: VisitDiagnostics) 
     )
 
 
-def priorities(problem: Problem, options: Options, latest: Diagnostics, g: int, moved: dict[str, Array]) -> Array:
+def priorities(problem: Problem, latest: Diagnostics, g: int, damping: Array, moved: dict[str, Array]) -> Array:
     """The priorities of all groups after a visit of group `g`, for schedules that pick.
 
-    The group itself keeps the share of its residual that damping held back. Each neighbour is raised by how far the
+    The group itself keeps the share of its residual that `damping` held back. Each neighbour is raised by how far the
     variables that it shares with the group moved (`moved`, by name).
     """
-    priority = latest.priority.at[g].set(options.of(g).strongest() * latest.residual[g])
+    priority = latest.priority.at[g].set(damping * latest.residual[g])
     for other, neighbour in enumerate(problem.groups):
         shared = [moved[name] for name in neighbour.variables if name in moved]
         if other != g and shared:

@@ -23,6 +23,7 @@ from .diagnostics import no_diagnostics
 from .guard.guard import Guard, GuardedRun, Outcome, as_guard
 from .linearisation import Relinearise
 from .loop import Enough, run
+from .moves import scheduled
 from .options import make_options
 from .program import Begun, Program, begin, program_of
 from .result import FoundBeliefs, InferenceError, Result, Status, Trace
@@ -60,6 +61,7 @@ def step(
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)
     options = make_options(graph, problem, damping, dropout, schedule, relinearise)
+    state = scheduled(problem, state, options, state.key)
     return run(problem, state, options, no_diagnostics(problem), jnp.asarray(1), Enough(jnp.asarray(0.0)))[0]
 
 
@@ -191,9 +193,10 @@ def infer(
     if init is not None and not isinstance(init, Result):
         state = init if isinstance(init, State) else _with_messages(state, problem, init)
         _check_state(problem, state)
+        state = scheduled(problem, state, options, state.key)
         state = jax.tree.map(jnp.copy, state)  # the loop gives its buffers away
     limit = -1.0 if settled is None else settled
-    if options.plan is not None and all_linear(problem):
+    if options.plan is not None and not options.plan.outside and all_linear(problem):
         iterations = min(iterations, 2)  # the first is exact; what a second one still moves is rounding
     outcome = GuardedRun(problem, options, iterations, tolerance, as_guard(guard), limit).run(state)
     result = _result(program, begun, outcome, tolerance, origin)

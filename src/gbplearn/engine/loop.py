@@ -1,8 +1,8 @@
 """The loop over visits: iterations of a schedule, until the beliefs are at rest.
 
-An iteration is one round of the schedule: its fixed order of groups, or as many visits as there are groups, picked one
-by one. Each visit sends the messages of a group (`visit_group` of `exchange.py`) and is diagnosed (`diagnostics.py`);
-`Enough` decides on the diagnostics when to stop.
+An iteration is one round of the schedule (`schedules.py`), which is asked for one move after the other. Each move is
+the visit of a group, which sends its messages (`visit_group` of `exchange.py`), or a sweep over a forest
+(`tree_iteration.py`); it is diagnosed (`diagnostics.py`), and `Enough` decides on the diagnostics when to stop.
 
 `run` makes up to `CHUNK` iterations in one compiled call, and returns the diagnostics of each of them. `advance` is the
 same for the guard (`guard/guard.py`), which calls it chunk by chunk and decides between the chunks.
@@ -27,10 +27,12 @@ from ..graph.problem import Problem
 from ..kernels.registry import pinned
 from .diagnostics import Diagnostics, priorities, put
 from .exchange import read_inbox, visit_group
+from .moves import fixed_moves, fixed_order, groups_of, next_move, picked
 from .options import Options
+from .schedules import Forest
 from .state import State
-from .tree_iteration import iterate_tree
-from .undiagnosed import fixed_order, iterate_undiagnosed, pick
+from .tree_iteration import sweep_forest
+from .undiagnosed import iterate_undiagnosed
 from .visit_diagnostics import moved
 
 # Large graphs (`Guard.large`) are diagnosed every so many iterations only, and their visits are compiled apart.
@@ -44,23 +46,29 @@ CHUNK = 50
 
 
 def iterate(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
-    """One iteration: a full round of the schedule, with the diagnostics of its visits."""
-    if options.plan is not None:
-        return iterate_tree(problem, state, options, options.plan, latest)
-    order = fixed_order(problem, options)
+    """One iteration: a full round of the schedule's moves, with the diagnostics of its visits."""
+    order = fixed_moves(problem, options)
     if order is None:
-        return _pick_and_visit(problem, state, options, latest)
-    for i, g in enumerate(order):
+        count = options.schedule.count(groups_of(problem))
+        carry = lax.fori_loop(0, count, lambda _, carry: _pick(problem, options, *carry), (state, latest))
+        return carry[0], _waiting(problem, carry[1])
+    for i in range(len(order)):
+        move, state = next_move(problem, state, options, latest)
+        if isinstance(move, Forest):
+            assert options.plan is not None
+            state, latest = sweep_forest(problem, state, options, options.plan, latest)
+            continue
+        assert isinstance(move, int)
         # Diagnostics of a later visit would replace these, unless this visit is the one that linearises.
-        diagnosed = g not in order[i + 1 :] or options.relinearise != 1
-        state, visited = visit_group(problem, state, options, g, diagnosed)
+        diagnosed = move not in order[i + 1 :] or options.relinearise != 1
+        state, visited = visit_group(problem, state, options, move, diagnosed)
         if visited.diagnostics is not None:
-            latest = put(problem, latest, g, visited.diagnostics)
+            latest = put(problem, latest, move, visited.diagnostics)
     return state, latest
 
 
-def _pick_and_visit(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[State, Diagnostics]:
-    """As many visits as there are groups, each picked by the priorities that the one before has left."""
+def _pick(problem: Problem, options: Options, state: State, latest: Diagnostics) -> tuple[State, Diagnostics]:
+    """A move that is known when it is made: all groups are compiled, and one of them is visited."""
     active = problem.active()
 
     def visit_one(before: State, latest: Diagnostics, g: int) -> tuple[State, Diagnostics]:
@@ -68,19 +76,18 @@ def _pick_and_visit(problem: Problem, state: State, options: Options, latest: Di
         assert visited.diagnostics is not None
         latest = put(problem, latest, g, visited.diagnostics)
         steps = moved(problem.local(g), read_inbox(problem, before, g), before.own(g), visited.outbox)
-        return after, latest._replace(priority=priorities(problem, options, latest, g, steps))
+        return after, latest._replace(priority=priorities(problem, latest, g, options.of(g).strongest(), steps))
 
-    def picked(_, carry: tuple[State, Diagnostics]) -> tuple[State, Diagnostics]:
-        state, latest = carry
-        state, chosen = pick(state, options, latest.priority[jnp.asarray(active)])
-        return lax.switch(chosen, [partial(visit_one, g=g) for g in active], state, latest)
+    chosen, state = picked(problem, state, options, latest)
+    return lax.switch(chosen, [partial(visit_one, g=g) for g in active], state, latest)
 
-    state, latest = lax.fori_loop(0, len(active), picked, (state, latest))
-    # The residual of a group is of its last visit. Where others have moved its variables since, its priority is larger.
+
+def _waiting(problem: Problem, latest: Diagnostics) -> Diagnostics:
+    """Residuals are of last visits. Where others have moved the variables of a group since, its priority is larger."""
     waiting = jnp.where(jnp.asarray([bool(g.slots) for g in problem.groups]), latest.priority, 0)
     learnt = jnp.asarray([any(n in problem.parameters for n in g.variables) for g in problem.groups])
     settling = jnp.where(learnt, jnp.maximum(latest.settling, waiting), latest.settling)
-    return state, latest._replace(residual=jnp.maximum(latest.residual, waiting), settling=settling)
+    return latest._replace(residual=jnp.maximum(latest.residual, waiting), settling=settling)
 
 
 class Enough(NamedTuple):
@@ -137,8 +144,10 @@ def _run(
     iteration that was not diagnosed has the diagnostics of the next one that was.
     """
     problem = problem.with_known()
-    # A schedule that draws at random may leave a group out: it must be visited before it counts as at rest.
-    picks = fixed_order(problem, options) is None and options.schedule.blind and every is None
+    # A schedule that picks may leave a group out: it must be visited before it counts as at rest.
+    picks = fixed_moves(problem, options) is None and not options.schedule.by_diagnostics and every is None
+    # The diagnostics of a sweep over a tree are those of the state that it has led to: one quiet one is enough.
+    quiet = 2 if options.plan is not None and not options.plan.outside else 1
     idle = jnp.asarray([not g.slots for g in problem.groups])
     trace = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), latest)
 
@@ -153,8 +162,7 @@ def _run(
         if every is None:
             state, latest = iterate(problem, state, options, latest)
             counted = (idle | (state.visits > visits)) if picks else jnp.ones_like(idle)
-            # The diagnostics of a tree order are those of the state that it has led to: one quiet one is enough.
-            latest = enough.counted(latest, counted if options.plan is None else 2 * counted)
+            latest = enough.counted(latest, quiet * counted)
             return state, latest, jax.tree.map(lambda t, x: t.at[i].set(x), trace, latest), i + 1
         # Residuals between two diagnosed iterations are unknown: the second quiet one must follow the first at once.
         count = jnp.where(latest.quiet.max() > 0, 1, enough.until_diagnosed(i, every))
@@ -214,7 +222,8 @@ def advance(
 
     **Returns:** the state, the newest diagnostics, and those of each iteration (NumPy).
     """
-    seldom = large and (fixed_order(problem, options) is not None or options.schedule.blind)
+    picks = fixed_moves(problem, options) is None
+    seldom = large and (not options.schedule.by_diagnostics if picks else options.plan is None)
     every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     dtype = latest.residual.dtype

@@ -7,33 +7,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from ..graph.problem import Problem
 from .damping import Damping, per_slot
+from .group_options import GroupOptions
 from .linearisation import AfterVisit, OnMovement, Relinearise
 from .schedules import Schedule, Sweep, TreeOrder
 from .tree import TreePlan, deep_linear_plan, tree_plan
-
-
-class GroupOptions(eqx.Module):
-    """How the messages of one group are sent: its own part of `Options`."""
-
-    damping: tuple[Array | np.ndarray, ...]  # of each slot
-    dropout: tuple[Array | np.ndarray, ...]
-    damped: bool = eqx.field(static=True)
-    dropping: bool = eqx.field(static=True)
-    relinearise: Relinearise = eqx.field(static=True)
-
-    def kept(self, s: int) -> Array:
-        """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
-        return jnp.asarray(self.damping[s] + (1 - self.damping[s]) * self.dropout[s])
-
-    def strongest(self) -> Array:
-        """The largest damping of any slot: also that of a noise variance that is learnt."""
-        return jnp.max(jnp.stack(self.damping))
 
 
 class Options(eqx.Module):

@@ -25,6 +25,7 @@ from ..graph.graph import FactorGraph
 from ..graph.problem import Problem, Structure
 from ..kernels.registry import Choice, chosen, kernels, pinned
 from .diagnostics import Diagnostics, no_diagnostics
+from .moves import scheduled
 from .options import Options
 from .resume import Earlier, resumed
 from .state import State, empty_state
@@ -119,7 +120,7 @@ def _begin(
     problem = with_kernels(program.problem(data).with_known(), options, program.kernels)
     counts = [g.measurements() for g in problem.groups]
     state = empty_state(problem, key, keep_points)
-    state = state if was is None else resumed(problem, state, was)
+    state = scheduled(problem, state if was is None else resumed(problem, state, was), options, key)
     return Begun(problem, state, no_diagnostics(problem), jnp.stack(counts) if counts else jnp.zeros(0))
 
 

@@ -37,6 +37,7 @@ class Earlier(NamedTuple):
     visits: Any
     key: Any
     noise: tuple[Any, ...]
+    schedule: Any  # the state of the schedule
 
 
 def earlier(structure: Structure, old: Problem, state: State) -> Earlier:
@@ -72,7 +73,7 @@ def earlier(structure: Structure, old: Problem, state: State) -> Earlier:
         noise.append(None if start is None else state.noise[g])
     return Earlier(
         tuple(messages), tuple(numbers), tuple(points), dict(old.used), np.asarray(visits, np.int32), state.key,
-        tuple(noise),
+        tuple(noise), state.schedule,
     )  # fmt: skip
 
 
@@ -146,7 +147,8 @@ def resumed(problem: Problem, fresh: State, was: Earlier) -> State:
             stored = {name: _old_rows(problem, was, name, x, stored[name]) for name, x in old.items()}
         points.append(stored)
     noise = tuple(a if a is None or b is None else jnp.copy(b) for a, b in zip(fresh.noise, was.noise))
-    return State(tuple(messages), tuple(points), jnp.copy(was.visits), jnp.copy(was.key), noise)
+    schedule = jax.tree.map(jnp.copy, was.schedule)
+    return State(tuple(messages), tuple(points), jnp.copy(was.visits), jnp.copy(was.key), noise, schedule)
 
 
 def _kept(group: Group, slot: Slot, old: Messages, numbers: Any) -> Messages:

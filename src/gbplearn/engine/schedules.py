@@ -1,39 +1,118 @@
-"""Schedules: in which order factor groups are visited."""
+"""Schedules: in which order factor groups are visited.
+
+A schedule is a small object, with a state that the loop keeps for it:
+
+    init(groups, key) -> state                          before the first visit
+    next(groups, state, diagnostics) -> move, state     which group comes next
+
+One loop (`loop.py`) asks every schedule for one move after the other. `count(groups)` of them are an iteration.
+
+The moves of a `FixedOrder` are known while JAX compiles: the visits of an iteration are compiled one after the other,
+with nothing to choose between them. All other schedules pick while inference runs, and may go by the diagnostics of the
+visits before.
+"""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar
+import enum
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .diagnostics import Diagnostics
+
+
+class Groups(NamedTuple):
+    """What a schedule knows of a graph."""
+
+    names: tuple[str, ...]  # of all factor groups
+    active: tuple[int, ...]  # which of them have anything to infer: only these are visited
+
+
+class Forest(enum.Enum):
+    """A move that is not the visit of a group."""
+
+    SWEEP = "all factors of a forest, one by one from its leaves to its roots and back"
+
+
+# A group by its number among all of them, known while JAX compiles or found while inference runs; or a forest.
+Move = int | Array | Forest
+
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """The order of visits in one iteration. A schedule either fixes the order, or picks group after group."""
+    """In which order factor groups are visited. Hashable; its methods are called inside of compiled code.
 
-    blind: ClassVar[bool] = False  # whether it picks without regard to priorities
+    A schedule of your own that picks (here round by round, each in a new random order):
+
+    ```python
+    class Shuffled(gbp.Schedule):
+        def init(self, groups, key):
+            return key, jnp.asarray(groups.active), 0
+
+        def next(self, groups, state, diagnostics):
+            key, order, turn = state
+            key, draw = jax.random.split(key)
+            order = jnp.where(turn == 0, jax.random.permutation(draw, order), order)
+            return order[turn], (key, order, (turn + 1) % len(groups.active))
+    ```
+    """
+
+    # Whether `next` goes by the diagnostics. If it does not, a group must have been visited to count as at rest, and
+    # large graphs are diagnosed every few iterations only.
+    by_diagnostics: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def order(self, names: tuple[str, ...]) -> tuple[int, ...] | None:
-        """The groups of one iteration as numbers into `names`; None if they are picked one by one."""
+    def init(self, groups: Groups, key: Array) -> Any:
+        """The state before the first move: a pytree of arrays.
 
-    def pick(self, key: Array, priority: Array) -> Array:
-        """The next group.
-
-        **Arguments:**
-
-        - `priority`: for each group, how far its variables have moved since it was last visited (in standard
-            deviations), and what damping held back then.
+        **Arguments:** `key`: for schedules that draw at random.
         """
-        raise TypeError(f"{type(self).__name__} has a fixed order")
+
+    @abc.abstractmethod
+    def next(self, groups: Groups, state: Any, diagnostics: Diagnostics) -> tuple[Move, Any]:
+        """The next move, one of `groups.active`, and the state after it.
+
+        **Arguments:** `diagnostics`: of each group, of its last visit; `diagnostics.priority` is how far the variables
+        of a group have moved since (in standard deviations), and what damping held back then.
+        """
+
+    def count(self, groups: Groups) -> int:
+        """How many moves are an iteration: by default as many as there are groups to visit."""
+        return len(groups.active)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep(Schedule):
+class FixedOrder(Schedule):
+    """The same order in every iteration. Its state is the number of the next move; None where an iteration begins."""
+
+    @abc.abstractmethod
+    def order(self, names: tuple[str, ...]) -> tuple[int | Forest, ...]:
+        """The moves of one iteration; groups as numbers into `names`."""
+
+    def moves(self, groups: Groups) -> tuple[int | Forest, ...]:
+        """Those of them that are made: groups with nothing to infer are left out."""
+        return tuple(m for m in self.order(groups.names) if isinstance(m, Forest) or m in groups.active)
+
+    def init(self, groups: Groups, key: Array) -> None:
+        """At the beginning of an iteration."""
+
+    def next(self, groups: Groups, state: int | None, diagnostics: Diagnostics) -> tuple[int | Forest, int | None]:
+        """By its number."""
+        moves, at = self.moves(groups), state or 0
+        return moves[at], None if at + 1 == len(moves) else at + 1
+
+    def count(self, groups: Groups) -> int:
+        """Of the whole order."""
+        return len(self.moves(groups))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep(FixedOrder):
     """Forward and back: groups 0 ... L-1, then L-2 ... 1 (group 0 begins the next iteration)."""
 
     def order(self, names: tuple[str, ...]) -> tuple[int, ...]:
@@ -43,37 +122,7 @@ class Sweep(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomLayers(Schedule):
-    """Asynchronous: each visit draws a group uniformly with replacement, L visits an iteration."""
-
-    blind: ClassVar[bool] = True
-
-    def order(self, names: tuple[str, ...]) -> None:
-        """Drawn during inference."""
-
-    def pick(self, key: Array, priority: Array) -> Array:
-        """A uniform draw."""
-        return jax.random.randint(key, (), 0, priority.shape[0])
-
-
-@dataclasses.dataclass(frozen=True)
-class Residual(Schedule):
-    """Visit next the group whose variables have moved most since it was last visited, L visits an iteration.
-
-    After Elidan et al. 2006; how far the inputs moved stands in for the residual of the messages themselves, which
-    would cost as much as sending them (Sutton & McCallum 2007).
-    """
-
-    def order(self, names: tuple[str, ...]) -> None:
-        """Picked during inference."""
-
-    def pick(self, key: Array, priority: Array) -> Array:
-        """The largest priority; the first of equals."""
-        return jnp.argmax(priority)
-
-
-@dataclasses.dataclass(frozen=True)
-class Order(Schedule):
+class Order(FixedOrder):
     """The user's own order, by the names of the factor groups: `gbp.Order("range", "odometry", "range")`."""
 
     names: tuple[str, ...]
@@ -93,17 +142,56 @@ class Order(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeOrder(Schedule):
-    """Factor by factor from the leaves of a tree to its root and back: for graphs without loops.
+class RandomLayers(Schedule):
+    """Asynchronous: each visit draws a group uniformly with replacement, L visits an iteration. Its state is a key."""
 
-    The beliefs of a linear graph are exact after one iteration, however long its chains are: ten thousand steps take
-    one, where `gbp.Sweep()` sends each group's messages at once, and knowledge travels one factor an iteration.
-    Nonlinear and robust factors are linearised anew in every iteration (Gauss and Newton's method). Damping and dropout
-    are refused: there is nothing to damp. (The guard damps steps of nonlinear graphs that overshoot.)
+    def init(self, groups: Groups, key: Array) -> Array:
+        """The key of the first draw."""
+        return jnp.array(key)  # a copy: the loop gives the buffers of its state away
 
-    The default takes it by itself for linear graphs (no robust factors, no noise to learn, no damping) without loops
-    that are at least 64 factors deep from the centre.
+    def next(self, groups: Groups, state: Array, diagnostics: Diagnostics) -> tuple[Array, Array]:
+        """A uniform draw."""
+        key, draw = jax.random.split(state)
+        return jnp.asarray(groups.active)[jax.random.randint(draw, (), 0, len(groups.active))], key
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual(Schedule):
+    """Visit next the group whose variables have moved most since it was last visited, L visits an iteration.
+
+    After Elidan et al. 2006; how far the inputs moved stands in for the residual of the messages themselves, which
+    would cost as much as sending them (Sutton & McCallum 2007).
     """
 
-    def order(self, names: tuple[str, ...]) -> None:
-        """Factors, not groups, are what is ordered (`tree.py`)."""
+    by_diagnostics: ClassVar[bool] = True
+
+    def init(self, groups: Groups, key: Array) -> None:
+        """There is none: the diagnostics say all."""
+
+    def next(self, groups: Groups, state: None, diagnostics: Diagnostics) -> tuple[Array, None]:
+        """The largest priority; the first of equals."""
+        active = jnp.asarray(groups.active)
+        return active[jnp.argmax(diagnostics.priority[active])], None
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeOrder(FixedOrder):
+    """Factor by factor from the leaves of a tree to its root and back.
+
+    The beliefs of a linear graph without loops are exact after one iteration, however long its chains are: ten thousand
+    steps take one, where `gbp.Sweep()` sends each group's messages at once, and knowledge travels one factor an
+    iteration. Nonlinear and robust factors are linearised anew in every iteration (Gauss and Newton's method).
+
+    Where there are loops, factors are taken in their order as long as they close none: a forest. An iteration is a
+    sweep over this forest, then a visit of each group that has other factors (loop closures). So put the factors that
+    make up the long chains first.
+
+    Damping and dropout are refused: on a tree there is nothing to damp. (The guard damps steps that overshoot.)
+
+    The default takes it by itself for linear graphs (no robust factors, no noise to learn, no damping) whose forest is
+    at least 64 factors deep from its centre, if no more than a twentieth of the factors close loops.
+    """
+
+    def order(self, names: tuple[str, ...]) -> tuple[Forest]:
+        """One move: factors, not groups, are what is ordered (`tree.py`)."""
+        return (Forest.SWEEP,)

@@ -43,12 +43,12 @@ from .damping import Damping
 from .diagnostics import no_diagnostics
 from .exchange import visit_group
 from .loop import Enough, iterate
+from .moves import fixed_order
 from .options import Options, make_options
 from .program import Program
 from .result import FoundBeliefs
-from .schedules import Schedule, Sweep
+from .schedules import FixedOrder, Schedule, Sweep, TreeOrder
 from .state import Messages, State, belief, empty_state
-from .undiagnosed import fixed_order
 
 Carry = TypeVar("Carry")
 
@@ -160,10 +160,11 @@ def solve(
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     bare = program.structure.problem
-    options = make_options(program, bare, damping, 0.0, Sweep() if schedule is None else schedule, 1)
-    if fixed_order(bare, options) is None:
-        name = type(options.schedule).__name__
-        raise ValueError(f"solve: gbp.{name}() picks its groups while it runs; take one of a fixed order")
+    schedule = Sweep() if schedule is None else schedule
+    if isinstance(schedule, Schedule) and (isinstance(schedule, TreeOrder) or not isinstance(schedule, FixedOrder)):
+        how = "sweeps over a tree" if isinstance(schedule, TreeOrder) else "picks its groups while it runs"
+        raise ValueError(f"solve: gbp.{type(schedule).__name__}() {how}; take an order of groups, such as gbp.Sweep()")
+    options = make_options(program, bare, damping, 0.0, schedule, 1)
     found = _solve(program, data, options, iterations, tolerance)
     return found if full else found.beliefs
 

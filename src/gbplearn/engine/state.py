@@ -16,7 +16,7 @@ A state is a value: a visit (`visit.py`) returns the next one. (The loop may giv
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -83,6 +83,7 @@ class State(eqx.Module):
     visits: Array  # (groups,)
     key: Array
     noise: tuple[Array | None, ...]  # of each group whose noise is learnt, its variance
+    schedule: Any = None  # that of the schedule (`schedules.py`); None for those that need none
 
     def own(self, g: int) -> Own:
         """What of it belongs to group `g`."""
@@ -96,6 +97,7 @@ class State(eqx.Module):
             self.visits.at[g].set(own.visits),
             self.key,
             (*self.noise[:g], own.noise, *self.noise[g + 1 :]),
+            self.schedule,
         )
 
 

@@ -6,7 +6,8 @@ once, on the host, from the edge sets alone:
 
 1. Units and those factors that join at least two of them (*joints*) are the nodes of a graph. (Factors of one unit have
    nothing to wait for.) Its Euler tour follows each edge once in either direction: it has as many closed tours as
-   components exactly if `edges = nodes - tours`, else there is a loop.
+   components exactly if `edges = nodes - tours`, else there is a loop. Then joints are taken in their order as long as
+   they close no loop. All others are *outside* of the forest: what they say is known locally, like priors.
 2. Each tree is rooted at its centre, the middle of a longest path, which is found by rooting it at the far ends: so the
    order is as short as can be. Then each joint has one *parent* unit, and its other units are its *children*.
 3. Joints that are alike, by the dimensions of their units and of the parent and by the number of measurements, are a
@@ -44,6 +45,8 @@ DEEP = 64
 _SHALLOW = 4
 # What another run costs, and what a level of a run costs beside its lanes, in lanes.
 _RUN, _LEVEL = 4096, 16
+# A linear graph takes the tree order by itself if no larger share of its joints closes loops.
+_FEW_LOOPS = 0.05
 # A rim is a run of its own if it has at least this share of the joints.
 _RIM = 0.25
 
@@ -78,19 +81,33 @@ class TreePlan(eqx.Module):
     parents: dict[int, IndexEdges | RepeatedEdges]
     place: dict[int, Array]  # ... of each such joint, its place among those of all cohorts of that dimension
     joint: dict[int, Array]  # ... of each such place, its joint
-    # Of each group that has joints, of each slot: where its messages stand among all of its dimension (F, n).
+    # Of each group that has joints in the forest, of each slot: where its messages stand among all of its dimension
+    # (F, n); anything for joints outside.
     message: dict[int, tuple[Array, ...]]
+    inside: dict[int, Array]  # of each group of which some joints are outside, which of them are in the forest (F,)
     runs: tuple[Run, ...] = eqx.field(static=True)  # from the roots on
     depth: int = eqx.field(static=True)  # levels from the root to the last leaf
+    outside: tuple[int, ...] = eqx.field(static=True, default=())  # groups with joints outside of the forest
 
 
 class _Joints(NamedTuple):
     """The edges of a group of joints."""
 
     group: int
-    units: np.ndarray  # (F, n): numbers of all units
+    all_units: np.ndarray  # (F, n): numbers of all units
+    rows: np.ndarray  # which of its factors are in the forest
     dims: np.ndarray  # (n,), sorted
     columns: list[tuple[int, int]]  # of each edge: slot and place in its row
+
+    @property
+    def units(self) -> np.ndarray:
+        """Of the factors in the forest."""
+        return self.all_units[self.rows]
+
+    @property
+    def factors(self) -> int:
+        """All of them."""
+        return len(self.all_units)
 
 
 class _Alike(NamedTuple):
@@ -156,23 +173,27 @@ def _unfit(group: Group) -> str | None:
 
 
 def tree_plan(problem: Problem) -> TreePlan:
-    """The order of messages; a `ValueError` names a loop."""
+    """The order of messages on the forest of a graph; a `ValueError` names a group that has no single messages."""
     for group in problem.groups:
         why = _unfit(group)
         if why is not None:
             raise ValueError(f"schedule: gbp.TreeOrder() sends single messages, and {why}")
-    forest = _Forest(problem)
+    return _lay_out(_spanning(_Forest(problem)))
+
+
+def _spanning(forest: _Forest) -> _Forest:
+    """The forest itself, or one of the joints that close no loop; its tours are made."""
     if not forest.is_forest():
-        raise ValueError(
-            f"schedule: gbp.TreeOrder() needs a graph without loops, and {forest.find_loop()}; leave it out"
-        )
-    return _lay_out(forest)
+        forest = forest.without_loops()
+        assert forest.is_forest()
+    return forest
 
 
 def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan | None:
-    """The plan of a linear forest of at least `DEEP` levels, whose tree order is exact after one iteration; else None.
+    """The plan of a linear graph whose forest has at least `DEEP` levels, and nearly all of its joints; else None.
 
-    Decided without any work on the edges where possible: nearly all graphs are not like that.
+    Without loops its tree order is exact after one iteration. Decided without any work on the edges where possible:
+    nearly all graphs are not like that.
     """
     active = [problem.groups[g] for g in problem.active()]
     if not active or not all_linear(problem):
@@ -181,12 +202,15 @@ def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan
         return None
     joints = [g for g in active if joins(g)]
     factors, ends = (sum(getattr(g, of) for g in joints) for of in ("factors", "edges"))
-    if factors < DEEP or ends >= factors + sum(units_of(problem, n) for n in problem.prior):
+    # Every joint outside of the forest closes a loop, and so there are more ends.
+    if factors < DEEP or ends >= factors + sum(units_of(problem, n) for n in problem.prior) + _FEW_LOOPS * factors:
         return None
     forest = _Forest(edges())
-    if not forest.outlives(_SHALLOW) or not forest.is_forest() or forest.depth() < DEEP:
+    if not forest.outlives(_SHALLOW):
         return None
-    return _lay_out(forest)
+    forest = _spanning(forest)
+    inside = sum(len(j.rows) for j in forest.joints)
+    return _lay_out(forest) if factors - inside <= _FEW_LOOPS * factors and forest.depth() >= DEEP else None
 
 
 def all_linear(problem: Problem) -> bool:
@@ -203,21 +227,22 @@ def is_linear(problem: Problem, g: int) -> bool:
 class _Forest:
     """Units and joints with the edges between them, all numbered through; as trees, if there is no loop."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, joints: list[_Joints] | None = None):
+        """Of all joints of a problem, or of some."""
         self.problem = problem
         self.offset, at = {}, 0  # of the units of each variable
         for name in problem.prior:
             self.offset[name], at = at, at + units_of(problem, name)
         self.units = at
-        self.joints = [self._joints(g) for g in problem.active() if joins(problem.groups[g])]
-        counts = [j.units.size for j in self.joints]
-        sizes = [len(j.units) for j in self.joints]
-        self.first_edge = np.cumsum([0, *counts])
+        everything = (
+            [self._joints(g) for g in problem.active() if joins(problem.groups[g])] if joints is None else joints
+        )
+        self.joints = everything
+        sizes = [len(j.rows) for j in self.joints]
+        self.first_edge = np.cumsum([0, *(n * len(j.dims) for n, j in zip(sizes, self.joints))])
         self.first_factor = np.cumsum([0, *sizes])
         self.unit = np.concatenate([j.units.ravel() for j in self.joints]) if self.joints else np.zeros(0, int)
-        each = [
-            np.repeat(np.arange(len(j.units)), j.units.shape[1]) + a for j, a in zip(self.joints, self.first_factor)
-        ]
+        each = [np.repeat(np.arange(n), len(j.dims)) + a for n, j, a in zip(sizes, self.joints, self.first_factor)]
         self.factor = np.concatenate(each) if each else np.zeros(0, int)  # of each edge
         self.edges = len(self.unit)
 
@@ -239,7 +264,27 @@ class _Forest:
             found += [(d, s, i, ids[:, i]) for i in range(slot.units)]
         found.sort(key=lambda column: column[:3])
         units = np.stack([column[3] for column in found], 1)
-        return _Joints(g, units, np.array([c[0] for c in found]), [c[1:3] for c in found])
+        rows = np.arange(group.factors)
+        return _Joints(g, units, rows, np.array([c[0] for c in found]), [c[1:3] for c in found])
+
+    def without_loops(self) -> _Forest:
+        """The forest of those joints that close no loop with the ones before them."""
+        root = list(range(self.units))
+        chosen = []
+        for j in self.joints:
+            rows = []
+            for row, units in zip(j.rows.tolist(), j.units.tolist()):
+                ends = []
+                for i in units:
+                    while root[i] != i:
+                        root[i] = i = root[root[i]]
+                    ends.append(i)
+                if len(set(ends)) == len(ends):
+                    for i in ends:
+                        root[i] = ends[0]
+                    rows.append(row)
+            chosen.append(j._replace(rows=np.array(rows, int)))
+        return _Forest(self.problem, chosen)
 
     def is_forest(self) -> bool:
         """Whether there is no loop. Makes the Euler tours that all else needs.
@@ -317,53 +362,6 @@ class _Forest:
         _, _, depth = self._rooted(self._back(order[self._farthest(depth)]))
         return int((depth.max() + 2) // 4)
 
-    def find_loop(self) -> str:
-        """Units and groups along one loop, in words."""
-        neighbours: dict[int, list[tuple[int, int]]] = {}  # of each node: the edges to others
-        root = list(range(self.units + int(self.first_factor[-1])))
-
-        def find(i: int) -> int:
-            while root[i] != i:
-                root[i] = i = root[root[i]]
-            return i
-
-        for e, (a, f) in enumerate(zip(self.unit.tolist(), self.factor.tolist())):
-            b = f + self.units
-            if find(a) == find(b):
-                return self._in_words([*_path(neighbours, a, b)])
-            root[find(a)] = find(b)
-            neighbours.setdefault(a, []).append((b, e))
-            neighbours.setdefault(b, []).append((a, e))
-        raise AssertionError("there is no loop")
-
-    def _in_words(self, nodes: list[int]) -> str:
-        units = [self._unit_name(i) for i in nodes if i < self.units]
-        factors = [i - self.units for i in nodes if i >= self.units]
-        places = np.searchsorted(self.first_factor, factors, side="right") - 1
-        groups = dict.fromkeys(self.problem.groups[self.joints[k].group].name for k in places)
-        shown = ", ".join(units[:6]) + (", ..." if len(units) > 6 else "")
-        return f"{shown} lie on one (by {', '.join(repr(name) for name in groups)})"
-
-    def _unit_name(self, number: int) -> str:
-        name = next(n for n in reversed(self.offset) if self.offset[n] <= number)
-        prior = self.problem.prior[name]
-        shape = prior.family.unit_shape(prior.shape)
-        return f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(number - self.offset[name], shape))}]"
-
-
-def _path(neighbours: dict[int, list[tuple[int, int]]], start: int, end: int) -> list[int]:
-    """The nodes of the path between two nodes of a tree."""
-    before, queue = {start: start}, [start]
-    for node in queue:
-        for other, _ in neighbours.get(node, ()):
-            if other not in before:
-                before[other] = node
-                queue.append(other)
-    out = [end]
-    while out[-1] != start:
-        out.append(before[out[-1]])
-    return out
-
 
 def _split(widths: np.ndarray, first: int = 0) -> list[tuple[int, int]]:
     """Levels `(first, end)` of each run: cut where the padding saved is worth more than another run.
@@ -398,7 +396,7 @@ def _lay_out(forest: _Forest) -> TreePlan:
             at += n
         sizes[d] = at
     if not count:
-        return TreePlan((), {}, {}, {}, {}, (), 0)
+        return TreePlan((), {}, {}, {}, {}, {}, (), 0)
 
     order, down, depth = forest.at_centre()
     entered = order[down]
@@ -425,7 +423,7 @@ def _lay_out(forest: _Forest) -> TreePlan:
             mine = members.setdefault(alike, [])
             here = np.flatnonzero(facing == d)
             cohort[a + here] = list(members).index(alike)
-            row[a + here] = here + sum(len(joints[i].units) for i in mine)
+            row[a + here] = j.rows[here] + sum(joints[i].factors for i in mine)
             mine.append(k)
     keys = list(members)
 
@@ -476,7 +474,10 @@ def _lay_out(forest: _Forest) -> TreePlan:
         back[at] = np.arange(len(at), dtype=np.int32)
         places[d], joint_at[d] = jnp.asarray(at.astype(np.int32)), jnp.asarray(back)
     where = _message_places(forest, made, totals, cohort, columns, place)
-    return TreePlan(tuple(made), parents, places, joint_at, where, tuple(runs), int(level.max()) + 1)
+    outside = [j for j in joints if len(j.rows) < j.factors]
+    inside = {j.group: jnp.asarray(np.isin(np.arange(j.factors), j.rows)) for j in outside if len(j.rows)}
+    left = tuple(j.group for j in outside)
+    return TreePlan(tuple(made), parents, places, joint_at, where, inside, tuple(runs), int(level.max()) + 1, left)
 
 
 def _ranks(keys: np.ndarray) -> np.ndarray:
@@ -517,7 +518,7 @@ def _cohort(
     others = np.argsort(np.arange(n)[None] == parent[:, None], axis=1, kind="stable")[:, : n - 1]
     order = np.concatenate([parent[:, None], others], 1)
     first = np.searchsorted(dims, dims)  # of each column: the first one of its dimension
-    units = np.concatenate([forest.joints[k].units for k in groups])
+    units = np.concatenate([forest.joints[k].all_units for k in groups])
     rows, there = np.zeros(total, np.int32), np.zeros(total, np.float32)
     position, unit = np.zeros((total, n), np.int32), np.zeros((total, n), np.int32)
     rows[place[mine]], there[place[mine]] = row[mine], 1
@@ -544,6 +545,8 @@ def _message_places(
     out = {}
     for k, joints in enumerate(forest.joints):
         a, b = forest.first_factor[k : k + 2]
+        if a == b:
+            continue
         n, parent = len(joints.dims), columns[a:b]
         # Edge 0 is the parent; columns before it move up by one.
         edge = np.arange(n)[None] + (np.arange(n)[None] < parent[:, None])
@@ -552,7 +555,8 @@ def _message_places(
         for (c, e), at in start.items():
             if e < n:
                 begin[c, e] = at
-        found = begin[cohort[a:b, None], edge] + place[a:b, None]
+        found = np.zeros((joints.factors, n), int)
+        found[joints.rows] = begin[cohort[a:b, None], edge] + place[a:b, None]
         slots = forest.problem.groups[joints.group].slots
         by_slot = []
         for s, slot in enumerate(slots):

@@ -1,10 +1,13 @@
-"""One iteration of the tree order: a sweep over the forest, and the diagnostics of the state that it leads to.
+"""One iteration of the tree order: a sweep over the forest, visits of what is outside, and the diagnostics of both.
 
 Other schedules diagnose each visit by how far it moves the beliefs. A sweep over a tree ends at the fixed point of the
 linearised graph, so what counts is whether there is anything left to do: each group is visited once more, as by any
 schedule, and that visit is diagnosed but not kept. Small residuals of all groups do not bound the way that is left: a
 chain adds up what a thousand of them would move. So where factors are nonlinear or robust, or noise is learnt, the
 residual is at least the step that the sweep made.
+
+Groups with factors outside of the forest, those that close loops, are visited after the sweep as by any schedule. Then
+too the residual is at least the step of the sweep.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ from .tree_sweep import sweep
 from .visit_diagnostics import change
 
 
-def iterate_tree(
+def sweep_forest(
     problem: Problem, state: State, options: Options, plan: TreePlan, latest: Diagnostics
 ) -> tuple[State, Diagnostics]:
-    """A sweep; noise that is learnt is updated at its end."""
+    """A sweep, and what follows it; noise that is learnt is updated at its end."""
     swept = sweep(problem, state, options, plan)
     after = swept
     if options.damped:  # by the guard: steps of nonlinear graphs that overshoot
@@ -38,17 +41,24 @@ def iterate_tree(
     undamped = dataclasses.replace(
         options, damped=False, dropping=False, damping=jax.tree.map(jnp.zeros_like, options.damping), relinearise=fresh
     )
-    noise = list(state.noise)
+    noise = list(after.noise)
     for g in problem.active():
+        if g in plan.outside:
+            continue
         visited = visit_group(problem, after, undamped, g, diagnosed=True)[1]
         assert visited.diagnostics is not None
         latest = put(problem, latest, g, visited.diagnostics)
         noise[g] = visited.own.noise
-    if not all_linear(problem):
+    after = dataclasses.replace(after, noise=tuple(noise))
+    for g in plan.outside:
+        after, visited = visit_group(problem, after, options, g, diagnosed=True)
+        assert visited.diagnostics is not None
+        latest = put(problem, latest, g, visited.diagnostics)
+    if plan.outside or not all_linear(problem):
         step = _step_of(problem, state, swept)
         active = jnp.asarray([bool(g.slots) for g in problem.groups])
         latest = latest._replace(residual=jnp.where(active, jnp.maximum(latest.residual, step), latest.residual))
-    return dataclasses.replace(after, noise=tuple(noise)), latest
+    return after, latest
 
 
 def _step_of(problem: Problem, before: State, after: State) -> jax.Array:

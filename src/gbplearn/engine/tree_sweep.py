@@ -3,7 +3,8 @@
 One sweep is one iteration of `gbp.TreeOrder()`. All groups are linearised at the current means `x0` first; the rest is
 about the *step* from there, so that float32 holds means that are many standard deviations away from 0:
 
-1. Factors of one unit send their messages, which with the priors are all that is known *locally* of a unit.
+1. Factors of one unit send their messages, which with the priors are all that is known *locally* of a unit; and with
+   what factors outside of the forest have said before.
 2. Up, from the leaves: each joint takes the cavities of its children, complete by then, and sends a message to its
    parent.
 3. Down, from the roots: the cavity of the parent is what is known locally, the messages of the other joints below it
@@ -62,7 +63,8 @@ def sweep(problem: Problem, state: State, options: Options, plan: TreePlan) -> S
     x0 = all_means(problem, state)
     unvisited = jnp.all(state.visits == 0)
     x0 = {n: jnp.where(unvisited, problem.start[n], x) if n in problem.started else x for n, x in x0.items()}
-    active = problem.active()
+    active = [g for g in problem.active() if g in plan.message or not joins(problem.groups[g])]
+    outside = _from_outside(problem, state, plan)
     stored = list(state.points)
     fixed_rows: dict[int, Rows] = {}
     for g in active:
@@ -81,9 +83,9 @@ def sweep(problem: Problem, state: State, options: Options, plan: TreePlan) -> S
         for g in active:
             if g not in rows:
                 rows[g] = _rows_at(problem, problem.groups[g], g, x, x)
-        found, beliefs = _solve(problem, plan, rows, x)
+        found, beliefs = _solve(problem, plan, rows, outside, x)
         step, length = _step(problem, beliefs)
-        return _absolute(problem, found, x), step, length
+        return _absolute(problem, state, plan, found, x), step, length
 
     if fixed_rows:
         messages = once(x0)[0]
@@ -102,7 +104,7 @@ def sweep(problem: Problem, state: State, options: Options, plan: TreePlan) -> S
         nowhere, length = jax.tree.map(jnp.zeros_like, x0), jnp.zeros((), next(iter(x0.values())).dtype)
         messages = lax.while_loop(going, again, (jnp.zeros((), jnp.int32), x0, nowhere, length, state.messages))[-1]
     visited = jnp.asarray([int(g in active) for g in range(len(problem.groups))], state.visits.dtype)
-    after = State(messages, tuple(stored), state.visits + visited, state.key, state.noise)
+    after = dataclasses.replace(state, messages=messages, points=tuple(stored), visits=state.visits + visited)
     if isinstance(options.relinearise, AfterVisit):
         means = all_means(problem, after)
         kept = tuple(None if p is None else {n: means[n] for n in p} for p in stored)
@@ -158,10 +160,10 @@ def _rows_at(problem: Problem, group: Group, g: int, points: Values, x0: Values)
 
 
 def _solve(
-    problem: Problem, plan: TreePlan, rows: dict[int, Rows], x: Values
+    problem: Problem, plan: TreePlan, rows: dict[int, Rows], outside: dict[str, list[Gaussian]], x: Values
 ) -> tuple[dict[int, tuple[Gaussian, ...]], Pools]:
     """All messages about the step, of each group slot by slot in block form `(F, n, d)`; and the beliefs."""
-    local, found = _local(problem, rows, x)
+    local, found = _local(problem, rows, outside, x)
     lanes = [_gather(problem, c, rows) for c in plan.cohorts]
     up, known = _upwards(plan, lanes, local)
     down, above = _downwards(plan, lanes, _without_own(plan, up, local), known)
@@ -180,13 +182,30 @@ def _joined(parts: list[Gaussian]) -> Gaussian:
     return parts[0] if len(parts) == 1 else jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
 
 
-def _local(problem: Problem, rows: dict[int, Rows], x: Values) -> tuple[Pools, dict[int, tuple[Gaussian, ...]]]:
-    """Priors and messages of factors of one unit, multiplied; and these messages."""
+def _from_outside(problem: Problem, state: State, plan: TreePlan) -> dict[str, list[Gaussian]]:
+    """Of each variable the messages of factors that are not in the forest, multiplied on the units."""
+    out: dict[str, list[Gaussian]] = {}
+    for g in plan.outside:
+        for slot, messages in zip(problem.groups[g].slots, state.messages[g]):
+            found = messages.on_units(slot.edges)
+            if g in plan.inside:
+                each = messages.on_edges(slot.edges)
+                there = plan.inside[g].reshape(-1, *[1] * (len(each.unit_shape) - 1))
+                found = jax.tree.map(slot.edges.pool, each.flat_units(each.unit_shape).where(there, each))
+            out.setdefault(slot.variable, []).append(found)
+    return out
+
+
+def _local(
+    problem: Problem, rows: dict[int, Rows], outside: dict[str, list[Gaussian]], x: Values
+) -> tuple[Pools, dict[int, tuple[Gaussian, ...]]]:
+    """Priors, messages from outside and messages of factors of one unit, multiplied; and the latter."""
     parts: dict[str, list[Gaussian]] = {}
     for name, prior in problem.prior.items():
-        d = dimension(problem, name)
-        shift = prior.eta - linalg.information(prior.lam, x[name])
-        parts[name] = [Gaussian(shift.reshape(-1, d), prior.lam.reshape(-1, d, d))]
+        d, parts[name] = dimension(problem, name), []
+        for known in (prior, *outside.get(name, ())):
+            shift = known.eta - linalg.information(known.lam, x[name])
+            parts[name].append(Gaussian(shift.reshape(-1, d), known.lam.reshape(-1, d, d)))
     alone = {}
     for g, row in rows.items():
         group = problem.groups[g]
@@ -460,16 +479,27 @@ def _step(problem: Problem, beliefs: Pools) -> tuple[Values, Array]:
     return out, jnp.sqrt(jnp.max(jnp.stack(lengths)))
 
 
-def _absolute(problem: Problem, found: dict[int, tuple[Gaussian, ...]], x: Values) -> AllMessages:
-    """Messages about the step from `x` as messages about the variables, as the state keeps them."""
+def _absolute(
+    problem: Problem, before: State, plan: TreePlan, found: dict[int, tuple[Gaussian, ...]], x: Values
+) -> AllMessages:
+    """Messages about the step from `x` as messages about the variables, as the state keeps them.
+
+    Those of factors outside of the forest are as they were before.
+    """
     out = []
     for g, group in enumerate(problem.groups):
+        if group.slots and g not in found:
+            out.append(before.messages[g])
+            continue
         row = []
-        for slot, message in zip(group.slots, found.get(g, ())):
+        for s, (slot, message) in enumerate(zip(group.slots, found.get(g, ()))):
             at = slot.edges.spread(x[slot.variable])
             at = jnp.broadcast_to(slot.family.as_vectors(at), message.eta.shape)
             eta = message.eta + linalg.information(message.lam, at)
             each = Gaussian(slot.family.from_vectors(eta), slot.family.from_matrices(message.lam))
+            if g in plan.inside:
+                there = plan.inside[g].reshape(-1, *[1] * (len(each.unit_shape) - 1))
+                each = each.where(there, before.messages[g][s].on_edges(slot.edges))
             row.append(Messages.pack(slot.edges, each))
         out.append(tuple(row))
     return tuple(out)

@@ -21,28 +21,18 @@ from jax import Array, lax
 from ..core.compiling import one_round
 from ..graph.problem import Problem
 from ..kernels.registry import Part, Place, kernels
+from .diagnostics import no_diagnostics
 from .exchange import visit_group
+from .moves import fixed_order, groups_of, picked
 from .options import Options
 from .state import State
 
 
-def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
-    """The groups of one iteration, or None if the schedule picks them one by one."""
-    order = options.schedule.order(tuple(group.name for group in problem.groups))
-    return None if order is None else tuple(g for g in order if problem.groups[g].slots)
-
-
-def pick(state: State, options: Options, priority: Array) -> tuple[State, Array]:
-    """The next group, as a number into the active ones."""
-    key, draw = jax.random.split(state.key)
-    return eqx.tree_at(lambda s: s.key, state, key), options.schedule.pick(draw, priority)
-
-
 def iterate_undiagnosed(problem: Problem, state: State, options: Options, count: Array) -> State:
-    """So many iterations: in a fixed order, or in one that is drawn at random."""
+    """So many iterations: in a fixed order, or in one that a schedule picks without regard to diagnostics."""
     order = fixed_order(problem, options)
     if order is None:
-        return lax.fori_loop(0, count, lambda _, state: _drawn(problem, state, options), state)
+        return lax.fori_loop(0, count, lambda _, state: _picked(problem, state, options), state)
     runs = _runs(problem, state, options, order)
     # The last visits of an iteration and the first of the next one may go together: then a round begins with these.
     turned = len(runs) > 1 and _pieces(problem, state, options, (*runs[-1], *runs[0])) > 0
@@ -61,15 +51,15 @@ def iterate_undiagnosed(problem: Problem, state: State, options: Options, count:
     return _together(problem, state, options, last, [count > 0] * len(last)) if turned else state
 
 
-def _drawn(problem: Problem, state: State, options: Options) -> State:
-    """An iteration whose groups are drawn at random."""
-    active = problem.active()
+def _picked(problem: Problem, state: State, options: Options) -> State:
+    """An iteration whose groups are picked without regard to diagnostics."""
+    active, unknown = problem.active(), no_diagnostics(problem)
 
-    def drawn(_, state: State) -> State:
-        state, chosen = pick(state, options, jnp.zeros(len(active)))
+    def visit_one(_, state: State) -> State:
+        chosen, state = picked(problem, state, options, unknown)
         return lax.switch(chosen, [lambda s, g=g: _visit_apart(problem, s, options, g) for g in active], state)
 
-    return lax.fori_loop(0, len(active), drawn, state)
+    return lax.fori_loop(0, options.schedule.count(groups_of(problem)), visit_one, state)
 
 
 def _pieces(problem: Problem, state: State, options: Options, run: tuple[int, ...]) -> int:

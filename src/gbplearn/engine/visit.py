@@ -34,10 +34,10 @@ from ..core.gaussian import Gaussian
 from ..graph.group import Group
 from ..graph.local import LocalGroup
 from ..kernels.registry import Call, kernels
+from .group_options import GroupOptions
 from .inbox import Inbox, beliefs_with, means_of, undamped
 from .linearisation import AfterVisit, linearisation_points
 from .noise_update import learn_noise
-from .options import GroupOptions
 from .prediction import Edge, PooledEdges, edge_sets, held_spread, noise_with_held, predict
 from .state import Messages, Own, cavity
 from .update import PooledMessages, general_messages, scalar_messages

@@ -23,8 +23,8 @@ from jax import Array
 from ..core.gaussian import Gaussian
 from ..graph.local import LocalGroup
 from ..kernels.registry import KernelDiagnostics
+from .group_options import GroupOptions
 from .inbox import Inbox, beliefs_with, means_of
-from .options import GroupOptions
 from .state import Own
 
 

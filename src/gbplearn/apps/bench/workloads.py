@@ -17,10 +17,10 @@ from ...engine.damping import Damping
 from ...engine.diagnostics import no_diagnostics
 from ...engine.guard.guard import Guard
 from ...engine.loop import CHUNK, Enough, advance
+from ...engine.moves import fixed_order
 from ...engine.options import make_options
 from ...engine.program import prepared
 from ...engine.state import empty_state
-from ...engine.undiagnosed import fixed_order
 from ...graph.factor import Factor
 from ...graph.graph import FactorGraph
 from ...graph.problem import Problem

@@ -10,11 +10,11 @@ import jax
 
 from ...engine.damping import Damping
 from ...engine.exchange import visit_group
+from ...engine.moves import fixed_order
 from ...engine.options import make_options
 from ...engine.program import prepared
 from ...engine.schedules import Schedule
 from ...engine.state import empty_state
-from ...engine.undiagnosed import fixed_order
 from ...graph.graph import FactorGraph
 
 _REPEATS = 7

@@ -32,10 +32,10 @@ from ...core.gaussian import Gaussian
 from ...graph.problem import Problem
 from ..diagnostics import Diagnostics, no_diagnostics
 from ..loop import CHUNK, Enough, advance
+from ..moves import fixed_moves
 from ..options import Options
 from ..rounding import find_beliefs, may_be_rounding
 from ..state import State, empty_state
-from ..undiagnosed import fixed_order
 from . import proximal
 from .events import GuardAction, GuardEvent
 from .proximal import Values
@@ -209,7 +209,7 @@ class GuardedRun:
         self.start: _Means | None = None  # before the first iteration; None: those of the priors
         self.best: _Means | None = None  # at the end of the best chunk
         self.best_energy = np.inf
-        stochastic = options.dropping or fixed_order(problem, options) is None
+        stochastic = options.dropping or fixed_moves(problem, options) is None
         self.patience = guard.patience * (3 if stochastic else 1)
 
     @property
@@ -262,7 +262,8 @@ class GuardedRun:
             if self._is_best(best) or self.start is not None:
                 state = self._restart(state, best)
             else:  # no better means than the prior's yet: from the very beginning
-                state = empty_state(self.problem, state.key, self._keeps_points(state))
+                fresh = empty_state(self.problem, state.key, self._keeps_points(state))
+                state = dataclasses.replace(fresh, schedule=state.schedule)
             more = jax.tree.map(self.guard.raised, options.damping)
             self._note(GuardAction.DAMPING_RAISED, before=_range(options.damping), after=_range(more))
             options = dataclasses.replace(options, damping=more, damped=True)
@@ -308,7 +309,8 @@ class GuardedRun:
 
     def _empty(self, problem: Problem, state: State) -> State:
         """No messages, but the noise that was learnt."""
-        return dataclasses.replace(empty_state(problem, state.key, self._keeps_points(state)), noise=state.noise)
+        fresh = empty_state(problem, state.key, self._keeps_points(state))
+        return dataclasses.replace(fresh, noise=state.noise, schedule=state.schedule)
 
     def _keeps_points(self, state: State) -> bool:
         return any(p is not None for p in state.points)

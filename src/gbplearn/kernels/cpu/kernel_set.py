@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 
 from jax import Array
 
-from ...engine.options import GroupOptions, Options
+from ...engine.group_options import GroupOptions
+from ...engine.options import Options
 from ...engine.update import Edge
 from ...graph.local import LocalGroup
 from ...graph.problem import Problem

@@ -13,9 +13,9 @@ from ...core.gaussian import Gaussian
 from ...core.robust import Huber, Tukey
 from ...edges.axes import AxesEdges
 from ...edges.indexed import SliceEdges
+from ...engine.group_options import GroupOptions
 from ...engine.inbox import EdgeSet, Inbox, beliefs_with, means_of, undamped
 from ...engine.linearisation import linearisation_points
-from ...engine.options import GroupOptions
 from ...engine.state import Messages, Own
 from ...factors.measurement import FactorKind
 from ...graph.group import Group, Role, Slot
