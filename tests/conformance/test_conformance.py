@@ -25,7 +25,7 @@ from gbplearn.engine.options import make_options
 from gbplearn.engine.state import belief, empty_state
 from gbplearn.engine.undiagnosed import iterate_undiagnosed
 from gbplearn.kernels.cpu.library import HANDLERS, status_of
-from gbplearn.kernels.registry import kernels
+from gbplearn.kernels.registry import kernel_for
 from gbplearn.native import Build, KernelState
 from helpers import QUICK
 
@@ -156,7 +156,7 @@ def visited_by_kernels(problem, options):
 
     def ask(problem, options):
         known = problem.with_known()
-        found.update(kernels().visit_kernel(known.local(g), options.of(g)) is not None for g in known.active())
+        found.update(kernel_for(known.local(g), options.of(g)) is not None for g in known.active())
 
     jax.eval_shape(ask, problem, options)
     (all_or_none,) = found

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
-from gbplearn.engine.group_options import GroupOptions, make_options
+from gbplearn.engine.group_options import GroupOptions
 from gbplearn.engine.inbox import Inbox
+from gbplearn.engine.options import make_options
 from gbplearn.engine.state import Own, empty_state
 from gbplearn.engine.visit import visit
 from gbplearn.graph.local import LocalGroup

@@ -1,5 +1,7 @@
 """Programs and data: structure apart from numbers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,6 +130,45 @@ def test_data_is_a_pytree_of_numbers():
     assert all(isinstance(x, (jax.Array, np.ndarray, float)) for x in jax.tree.leaves(data))
     doubled = jax.tree.map(lambda x: x, data)
     same(gbp.infer(gbp.compile(chain()), data=doubled), gbp.infer(chain()))
+
+
+def test_a_program_has_a_schedule():
+    """That of its compilation, unless another is given; programs that differ in it differ."""
+    graph = chain()
+    order = gbp.Order(*reversed(graph.factors))
+    program, usual = gbp.compile(graph, schedule=order), gbp.compile(graph)
+    assert program != usual
+    assert program == gbp.compile(graph, schedule=order)
+    same(gbp.infer(program, data=graph.data()), gbp.infer(graph, schedule=order))
+    same(gbp.infer(program, data=graph.data(), schedule=gbp.Sweep()), gbp.infer(usual, data=graph.data()))
+    ours, theirs = gbp.solve(program, graph.data()), gbp.solve(usual, graph.data(), schedule=order)
+    for name, belief in theirs.items():
+        np.testing.assert_array_equal(ours[name].eta, belief.eta)
+    with pytest.raises(TypeError, match="schedule"):
+        gbp.compile(graph, schedule="sweep")
+
+
+@pytest.mark.skipif(not gbp.native.built(), reason="the kernels were not built: there is no C++ compiler")
+def test_plans_are_made_when_a_program_is_compiled():
+    """Of each group its kernel, by structure alone; and none without kernels, or for numbers that they do not take."""
+    from gbplearn.kernels.registry import NO_KERNELS
+
+    net = gbp.Sequential(gbp.Conv2D(3, kernel=3), gbp.MaxPool2D(2), gbp.Dense(2), gbp.SoftmaxObservation())
+    x, y = np.random.default_rng(0).random((2, 6, 6, 1)), np.array([0, 1])
+    graph = net.graph(net.batch(x, y))
+    pooled = gbp.compile(graph, messages="pooled")
+    kernels = ["matrix-pooled", "tile-max", "matrix-pooled", None]
+    assert list(pooled.plans) == list(graph.factors)
+    assert list(pooled.plans.values()) == kernels
+    assert next(iter(gbp.compile(graph, messages="per-edge").plans.values())) == "matrix-edges"
+    off = dataclasses.replace(pooled, kernels=NO_KERNELS)
+    assert set(off.plans.values()) == {None}
+    assert off != pooled
+    line = gbp.FactorGraph()
+    v = line.variable("v", (20,), prior=gbp.Gaussian.from_moments(0.0, 1.0))
+    line.add(gbp.Factor(lambda a, b: b - a, (v[:-1], v[1:]), sigma=1.0, linear=True, name="steps"))
+    line.add(gbp.Factor(jnp.sin, (v,), sigma=1.0, name="sines"))
+    assert gbp.compile(line).plans == {"steps": "slices", "sines": None}
 
 
 def test_kernels_belong_to_the_program(monkeypatch):

@@ -19,8 +19,7 @@ from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.update import Edge
 from gbplearn.kernels.cpu.library import available, built
-from gbplearn.kernels.cpu.visits import visit_kernel
-from gbplearn.kernels.registry import kernels
+from gbplearn.kernels.registry import kernel_for, kernels
 from gbplearn.layers.activation import linear
 from gbplearn.layers.dense import DenseKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
@@ -83,7 +82,7 @@ def test_kernels_agree_with_xla(monkeypatch, messages, filters, kernel, classes,
     x, y = rng.standard_normal((7, size, size, channels)), rng.integers(0, classes, 7)
     problem, options = problem_of(net, x, y, messages, there=6)  # one row is padding
     monkeypatch.setenv("GBPLEARN_NATIVE", "1")
-    assert [visit_kernel(problem.with_known().local(g), options.of(g)) is not None for g in range(4)] == [
+    assert [kernel_for(problem.with_known().local(g), options.of(g)) is not None for g in range(4)] == [
         True,
         True,
         True,
@@ -229,10 +228,10 @@ def test_what_the_kernels_do_not_do_is_left_to_xla(monkeypatch):
     x, y = rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4)
     problem, options = problem_of(network(activation="tanh"), x, y, "pooled", there=4)
     known = problem.with_known()
-    assert visit_kernel(known.local(0), options.of(0)) is None  # another activation
-    assert visit_kernel(known.local(1), dataclasses.replace(options, dropping=True).of(1)) is None
-    assert visit_kernel(known.local(1), dataclasses.replace(options, relinearise=2).of(1)) is None
-    assert visit_kernel(known.local(3), options.of(3)) is None  # M > 1
+    assert kernel_for(known.local(0), options.of(0)) is None  # another activation
+    assert kernel_for(known.local(1), dataclasses.replace(options, dropping=True).of(1)) is None
+    assert kernel_for(known.local(1), dataclasses.replace(options, relinearise=2).of(1)) is None
+    assert kernel_for(known.local(3), options.of(3)) is None  # M > 1
 
 
 def test_they_can_be_turned_off(monkeypatch):
@@ -240,7 +239,7 @@ def test_they_can_be_turned_off(monkeypatch):
     assert not available()
     rng = np.random.default_rng(3)
     problem, options = problem_of(network(), rng.random((4, 6, 6, 1)), rng.integers(0, 3, 4), "pooled", there=4)
-    assert visit_kernel(problem.with_known().local(1), options.of(1)) is None
+    assert kernel_for(problem.with_known().local(1), options.of(1)) is None
 
 
 @needs_kernels
@@ -294,5 +293,5 @@ def test_reactions_that_are_shared_otherwise_are_left_to_xla():
     graph.add(gbp.Factor(DenseKind(linear), tuple(of), sigma=0.5, name="layer"))
     problem = graph.problem(None, "pooled")
     options = make_options(graph, problem, 0.5, 0.0, None, 1)
-    assert visit_kernel(problem.local(0), options.of(0)) is None
+    assert kernel_for(problem.local(0), options.of(0)) is None
     assert gbp.infer(graph, damping=0.5, messages="pooled").status is gbp.Status.CONVERGED

@@ -18,7 +18,7 @@ from gbplearn.engine.loop import iterate
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.kernels.cpu.library import built
-from gbplearn.kernels.cpu.visits import visit_kernel
+from gbplearn.kernels.registry import kernel_for
 from gbplearn.layers.gaussian_observation import UnaryKind
 from gbplearn.layers.stencil import StencilKind, difference
 
@@ -67,7 +67,7 @@ def check(graph, damping, iterations=2, messages="auto"):
     for native in "10":
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GBPLEARN_NATIVE", native)
-            kernels = {visit_kernel(problem.local(g), options.of(g)) is not None for g in problem.active()}
+            kernels = {kernel_for(problem.local(g), options.of(g)) is not None for g in problem.active()}
             assert kernels == {native == "1"}
             step = jax.jit(lambda p, s, o, seen: iterate(p, s, o, seen))
             state, seen = empty_state(problem, jax.random.PRNGKey(0), False), no_diagnostics(problem)
@@ -190,7 +190,7 @@ def test_few_units_side_by_side_are_left_to_xla():
         graph = graph_of(shape, [difference(2, 1)])
         problem = graph.problem().with_known()
         options = make_options(graph, problem, 0.0, 0.0, None, 1)
-        assert (visit_kernel(problem.local(0), options.of(0)) is not None) == expected
+        assert (kernel_for(problem.local(0), options.of(0)) is not None) == expected
 
 
 @needs_kernels

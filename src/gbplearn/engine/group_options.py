@@ -19,6 +19,11 @@ class GroupOptions(eqx.Module):
     dropping: bool = eqx.field(static=True)
     relinearise: Relinearise = eqx.field(static=True)
 
+    @property
+    def for_kernels(self) -> bool:
+        """Whether kernels send messages so: they damp, but drop none, and linearise at the means of each visit."""
+        return self.relinearise == 1 and not self.dropping
+
     def kept(self, s: int) -> Array:
         """How much of a pooled message stays as it was: of many edges, those that keep theirs keep their share."""
         return jnp.asarray(self.damping[s] + (1 - self.damping[s]) * self.dropout[s])

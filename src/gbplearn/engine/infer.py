@@ -179,6 +179,7 @@ def infer(
         origin = partial(_itself, graph)
 
     given, bare = data, program.structure.problem
+    schedule = program.schedule if schedule is None else schedule
     options = make_options(
         program, bare, damping, dropout, schedule, relinearise, lambda: program.structure.with_data(given)
     )

@@ -49,6 +49,12 @@ class Kinds(Protocol):
         ...
 
 
+def check_schedule(schedule: object) -> None:
+    """A `TypeError` if it is none."""
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
+
+
 def make_options(
     graph: Kinds,
     problem: Problem,
@@ -66,8 +72,7 @@ def make_options(
     if not known:
         ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
         raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
-    if schedule is not None and not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a gbp.Schedule such as gbp.Sweep(), got {schedule!r}")
+    check_schedule(schedule)
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,11 +23,12 @@ from ..core.tracing import refuse_jit
 from ..graph.data import Data
 from ..graph.graph import FactorGraph
 from ..graph.problem import Problem, Structure
-from ..kernels.registry import Choice, chosen, kernels, pinned
+from ..kernels.registry import Choice, Plan, chosen, kernel_for, pinned, plan_of
 from .diagnostics import Diagnostics, no_diagnostics
 from .moves import scheduled
-from .options import Options
+from .options import Options, check_schedule
 from .resume import Earlier, resumed
+from .schedules import Schedule
 from .state import State, empty_state
 
 
@@ -40,7 +41,8 @@ class Program:
     - `blocks`: those of them that are vector variables.
     - `by_kind`: of each variable, "activation" or "parameter".
     - `dtype`: of all messages.
-    - `kernels`: which native kernels it is compiled with.
+    - `kernels`: which native kernels it is compiled with; `plans` says which of them visits which group.
+    - `schedule`: in which order groups are visited, where `gbp.infer` and `gbp.solve` are given none.
     - `derive`: completes data with numbers that follow from others of them; hashable, None for nothing.
     """
 
@@ -51,6 +53,7 @@ class Program:
     dtype: Any
     kernels: Choice
     derive: Callable[[Data], Data] | None = None
+    schedule: Schedule | None = None
 
     def __repr__(self) -> str:
         groups = self.structure.problem.groups
@@ -68,12 +71,28 @@ class Program:
         """Names of the factor groups."""
         return tuple(g.name for g in self.structure.problem.groups)
 
+    @property
+    def plans(self) -> dict[str, str | None]:
+        """Of each factor group the native kernel that visits it; None where XLA compiles its visits.
+
+        They follow from structure and `kernels`, and so does the hash. Dropout, and linearisation elsewhere than at the
+        means of each visit, are left to XLA in any case.
+        """
+        names = (None if plan.kernel is None else plan.kernel.name for plan in _plans_of_program(self))
+        return dict(zip(self.groups, names, strict=True))
+
     def problem(self, data: Data) -> Problem:
         """The graph with these numbers. To be called inside of compiled code."""
         return self.structure.with_data(data if self.derive is None else self.derive(data))
 
 
-def compile(graph: FactorGraph, *, evidence: Mapping[str, Any] | None = None, messages: str = "auto") -> Program:
+def compile(
+    graph: FactorGraph,
+    *,
+    evidence: Mapping[str, Any] | None = None,
+    messages: str = "auto",
+    schedule: Schedule | None = None,
+) -> Program:
     """The structure of a graph, laid out once. `graph.data()` has its numbers.
 
     ```python
@@ -87,9 +106,11 @@ def compile(graph: FactorGraph, *, evidence: Mapping[str, Any] | None = None, me
     - `evidence`: as `gbp.infer`. What is observed wholly, in part, or held at a belief, belongs to the structure; the
         values are data.
     - `messages`: "per-edge", "pooled" or "auto", as `gbp.infer`.
+    - `schedule`: as `gbp.infer`; another one may be given there.
     """
     refuse_jit("gbp.compile")
-    return graph.with_structure(program_of, evidence, messages)[0]
+    check_schedule(schedule)
+    return dataclasses.replace(graph.with_structure(program_of, evidence, messages)[0], schedule=schedule)
 
 
 def program_of(graph: FactorGraph, problem: Problem, derive: Callable[[Data], Data] | None = None) -> Program:
@@ -138,8 +159,26 @@ def _prepared(problem: Problem, options: Options, choice: Choice) -> Problem:
 
 
 def with_kernels(known: Problem, options: Options, choice: Choice) -> Problem:
-    """The problem with the choice of kernels in it, and whether these send most of the messages (`native`)."""
-    sent = {g: known.groups[g].edges for g in known.active()}
+    """The problem with a plan for each group, and whether kernels send most of the messages (`native`)."""
     with pinned(choice):
-        native = sum(e for g, e in sent.items() if kernels().visit_kernel(known.local(g), options.of(g)) is not None)
-    return dataclasses.replace(known, native=2 * native > sum(sent.values()), kernels=choice)
+        planned = dataclasses.replace(known, plans=_plans_of(known), kernels=choice)
+    sent = {g: planned.groups[g].edges for g in planned.active()}
+    native = sum(e for g, e in sent.items() if kernel_for(planned.local(g), options.of(g)) is not None)
+    return dataclasses.replace(planned, native=2 * native > sum(sent.values()))
+
+
+def _plans_of(known: Problem) -> tuple[Plan, ...]:
+    return tuple(plan_of(known.local(g)) for g in range(len(known.groups)))
+
+
+@lru_cache(maxsize=64)
+def _plans_of_program(program: Program) -> tuple[Plan, ...]:
+    """Of each group. Decided by structure alone, so that shapes are enough."""
+    found: list[Plan] = []
+
+    def make(problem: Problem) -> None:
+        with pinned(program.kernels):
+            found.extend(_plans_of(problem.with_known()))
+
+    jax.eval_shape(make, program.structure.problem)
+    return tuple(found)

@@ -160,7 +160,7 @@ def solve(
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     bare = program.structure.problem
-    schedule = Sweep() if schedule is None else schedule
+    schedule = schedule or program.schedule or Sweep()
     if isinstance(schedule, Schedule) and (isinstance(schedule, TreeOrder) or not isinstance(schedule, FixedOrder)):
         how = "sweeps over a tree" if isinstance(schedule, TreeOrder) else "picks its groups while it runs"
         raise ValueError(f"solve: gbp.{type(schedule).__name__}() {how}; take an order of groups, such as gbp.Sweep()")

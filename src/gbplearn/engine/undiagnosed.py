@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from ..core.compiling import one_round
 from ..graph.problem import Problem
-from ..kernels.registry import Part, Place, kernels
+from ..kernels.registry import Part, Place, kernel_for, kernels
 from .diagnostics import no_diagnostics
 from .exchange import visit_group
 from .moves import fixed_order, groups_of, picked
@@ -106,6 +106,6 @@ def _array_at(state: State, place: Place) -> Any:
 
 def _visit_apart(problem: Problem, state: State, options: Options, g: int) -> State:
     """A visit that is compiled apart from others."""
-    if jax.default_backend() != "cpu" or kernels().visit_kernel(problem.local(g), options.of(g)) is not None:
+    if jax.default_backend() != "cpu" or kernel_for(problem.local(g), options.of(g)) is not None:
         return visit_group(problem, state, options, g)[0]
     return one_round(lambda s: visit_group(problem, s, options, g)[0], state, state.visits[g] < 0)

@@ -17,8 +17,8 @@ messages, and knows nothing else of the graph. It sends the messages of the grou
 It returns what belongs to the group afterwards, what others read of it (the outbox), and if wanted its diagnostics: how
 far the undamped messages would move the beliefs (`visit_diagnostics.py`).
 
-A group whose factors have a form that there is a native kernel for is visited by that kernel instead
-(`kernels/registry.py`): the same messages, up to rounding.
+A group whose plan (`kernels/registry.py`) has a native kernel is visited by that kernel instead: the same messages, up
+to rounding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jax import Array, lax
 from ..core.gaussian import Gaussian
 from ..graph.group import Group
 from ..graph.local import LocalGroup
-from ..kernels.registry import Call, kernels
+from ..kernels.registry import Call, kernel_for
 from .group_options import GroupOptions
 from .inbox import Inbox, beliefs_with, means_of, undamped
 from .linearisation import AfterVisit, linearisation_points
@@ -133,9 +133,9 @@ def visit(
     - `diagnosed`: diagnostics of this visit are wanted: a kernel then computes its share of them on its way.
     - `call`: how a kernel is called, None for at once.
     """
-    kernel = kernels().visit_kernel(local, options) if own.points is None else None
+    kernel = kernel_for(local, options) if own.points is None else None
     if kernel is not None:
-        messages, proposed, reported = kernel(local, inbox, own, options, diagnosed, call)
+        messages, proposed, reported = kernel.visit(local, inbox, own, options, diagnosed, call)
         after = Own(tuple(messages), None, own.visits + 1, own.noise)
     else:
         (after, proposed), reported = _send(local, inbox, own, options, key), None

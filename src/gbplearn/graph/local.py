@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 from jax import Array
 
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
-from ..factors.measurement import Linear
+from ..factors.measurement import FactorKind, Linear
 from .group import Group
 
 
@@ -29,6 +31,7 @@ class LocalGroup(eqx.Module):
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
     parameters: frozenset[str] = eqx.field(static=True)  # variables of this kind
     reports: frozenset[str] = eqx.field(static=True)  # variables whose prior's energy this group reports, for all
+    plan: Any = eqx.field(static=True, default=None)  # how it is visited (`kernels.registry.Plan`); None: not yet known
 
     def linearise(self, points: dict[str, Array]) -> Linear:
         """The group linearised at the values of its variables; linear groups have been, once for all."""
@@ -37,6 +40,13 @@ class LocalGroup(eqx.Module):
             return group.linearise({**points, **self.fixed})
         moves = [j.times(points[slot.variable]) for slot, j in zip(group.slots, group.operators(frozen))]
         return Linear(frozen.value + add_all(moves), frozen.jacobians)
+
+    def form(self) -> Any:
+        """The form of its factors (`kernels/forms.py`); None if they have none, or are linearised once for all."""
+        measurement = self.group.measurement
+        if self.frozen is not None or not isinstance(measurement, FactorKind):
+            return None
+        return measurement.form(*self.arguments_at(self.start))
 
     def arguments_at(self, points: dict[str, Array]) -> list[Array]:
         """What `h` takes, at the values of its variables."""

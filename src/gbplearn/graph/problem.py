@@ -38,6 +38,7 @@ class Problem(eqx.Module):
     parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind
     native: bool = eqx.field(static=True, default=False)  # known to have most of its messages sent by kernels
     kernels: Any = eqx.field(static=True, default=None)  # that visits are compiled with (hashable); None: of the moment
+    plans: tuple[Any, ...] | None = eqx.field(static=True, default=None)  # of each group: how it is visited (hashable)
     used: dict[str, Any] = eqx.field(default_factory=dict)  # of variables that grow, how many scalars are in use
 
     def touching(self, variable: str) -> list[tuple[int, int]]:
@@ -66,6 +67,7 @@ class Problem(eqx.Module):
             names & self.started,
             names & self.parameters,
             frozenset(name for name in names if self.touching(name)[0][0] == g),
+            None if self.plans is None else self.plans[g],
         )
 
     @property

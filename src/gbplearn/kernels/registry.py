@@ -1,13 +1,19 @@
 """The registry of kernels: the only way between the engine and native code.
 
-Each platform registers one set of kernels, and the engine takes the set of the platform that JAX computes on. A group
-that no kernel fits is visited by the update that XLA compiles, with the same results.
+Kernels for visits are registered one by one: for a platform, a type of numbers and a form of factors. When a program is
+compiled a *plan* is made for each of its groups, once: the first kernel of the platform that fits, or none. The plan is
+part of what is compiled. A visit carries its plan out; a group without a kernel is visited by the update that XLA
+compiles, with the same results.
+
+Beside them each platform registers what all of its kernels share (`Kernels`): which build of them is used, and how
+several visits are made in one call.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -54,8 +60,33 @@ class KernelVisit(NamedTuple):
     diagnostics: KernelDiagnostics | None  # None where none were wanted
 
 
-# `(local group, inbox, own, options, diagnose, call)`, as `engine.visit`; `call` is None to call at once.
-VisitKernel = Callable[[Any, Any, Any, Any, bool, Call | None], KernelVisit]
+@dataclasses.dataclass(frozen=True)
+class VisitKernel:
+    """A kernel that visits groups. Arguments are those of the engine: `LocalGroup`s and the like.
+
+    - `name`: as users read it.
+    - `platform`: "cpu", "gpu", "tpu".
+    - `dtype`: of all of its arrays.
+    - `form`: of the factors, a class of `forms.py`; None for those that are linearised once for all.
+    - `fits`: whether it can visit a group whose factors have this form, by structure alone.
+    - `visit`: `(local group, inbox, own, options, diagnose, call)` as `engine.visit`; `call` is None to call at once.
+    """
+
+    name: str
+    platform: str
+    dtype: Any
+    form: type | None
+    fits: Callable[[Any], bool]
+    visit: Callable[[Any, Any, Any, Any, bool, Call | None], KernelVisit]
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.platform})"
+
+
+class Plan(NamedTuple):
+    """How a group is visited: by a kernel, or None for the update that XLA compiles. Hashable."""
+
+    kernel: VisitKernel | None
 
 
 class Chain(abc.ABC):
@@ -86,10 +117,6 @@ class Kernels(abc.ABC):
         """A context in which this build is used, whatever else is wanted; empty: none."""
 
     @abc.abstractmethod
-    def visit_kernel(self, local: Any, options: Any) -> VisitKernel | None:
-        """The kernel that visits a group (`LocalGroup`, `GroupOptions`), None if there is none for it."""
-
-    @abc.abstractmethod
     def common_pieces(self, problem: Any, options: Any, visits: tuple[int, ...]) -> int:
         """In how many pieces these groups can be visited in one call; 0: not at all."""
 
@@ -115,9 +142,6 @@ class NoKernels(Kernels):
         """There is nothing to choose from."""
         return contextlib.nullcontext()
 
-    def visit_kernel(self, local: Any, options: Any) -> None:
-        """None."""
-
     def common_pieces(self, problem: Any, options: Any, visits: tuple[int, ...]) -> int:
         """Not at all."""
         return 0
@@ -131,11 +155,39 @@ class NoKernels(Kernels):
 
 
 _registered: dict[str, Kernels] = {}
+_visits: list[VisitKernel] = []
 
 
 def register(platform: str, kernels: Kernels) -> None:
-    """Make the kernels of a platform ("cpu", "gpu", "tpu") known to the engine."""
+    """Make what the kernels of a platform ("cpu", "gpu", "tpu") share known to the engine."""
     _registered[platform] = kernels
+
+
+def register_visit(kernel: VisitKernel) -> None:
+    """Make a kernel for visits known to the engine; of several that fit a group, the first is taken."""
+    _visits.append(kernel)
+
+
+def plan_of(local: Any) -> Plan:
+    """How a group (`LocalGroup`) is visited with the kernels of now: by its structure alone."""
+    choice = _pinned.get() or chosen()
+    if choice.build and local.group.slots:
+        form, dtypes = local.form(), {local.start[s.variable].dtype for s in local.group.slots}
+        for kernel in _visits:
+            suits = kernel.platform == choice.platform and dtypes == {kernel.dtype}
+            if suits and isinstance(form, kernel.form or type(None)) and kernel.fits(local):
+                return Plan(kernel)
+    return Plan(None)
+
+
+def kernel_for(local: Any, options: Any) -> VisitKernel | None:
+    """The kernel that visits a group with these options (`LocalGroup`, `GroupOptions`), None if XLA compiles the visit.
+
+    A problem that is part of no program has no plans: they are made on the spot.
+    """
+    if not options.for_kernels:
+        return None
+    return (local.plan or plan_of(local)).kernel
 
 
 class Choice(NamedTuple):

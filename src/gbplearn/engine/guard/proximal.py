@@ -140,8 +140,9 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
         prior[name] = Gaussian(p.eta - eta, p.lam + weight * load[name])
     start = jax.tree.map(jnp.zeros_like, problem.start)
     return Problem(
-        tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, {}, problem.proper, frozenset(), frozenset()
-    )
+        tuple(groups), tuple(frozen), prior, start, problem.fixed, {}, {}, problem.proper, frozenset(), frozenset(),
+        kernels=problem.kernels,
+    )  # fmt: skip
 
 
 @lean_jit

@@ -5,7 +5,10 @@ what `engine.visit` computes, for float32, and nothing else: everywhere else, an
 visit is compiled by XLA.
 """
 
-from ..registry import register
+from ..registry import register, register_visit
 from .kernel_set import CpuKernels
+from .visits import VISITS
 
 register("cpu", CpuKernels())
+for kernel in VISITS:
+    register_visit(kernel)

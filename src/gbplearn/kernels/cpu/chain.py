@@ -6,9 +6,9 @@ from jax import Array
 
 from ...engine.options import Options
 from ...graph.problem import Problem
-from ..registry import Chain, Place
+from ..registry import Chain, Place, kernel_for
 from .calls import Argument, Attribute, KernelCall, call_ffi, size, sizes
-from .visits import matrix_pooled, tile_max, visit_kernel
+from .visits import MATRIX_POOLED, TILE_MAX
 
 # As `chain.cc` numbers them.
 _KERNELS = {"gbplearn_matrix_pooled": 0, "gbplearn_tile_max": 1}
@@ -18,10 +18,10 @@ _FEWEST_PIECES = 8
 
 def _shared(problem: Problem, options: Options, g: int) -> str | None:
     """The variable through which a visit can follow another, piece by piece: outputs of a matrix, inputs of tiles."""
-    kernel, slots = visit_kernel(problem.local(g), options.of(g)), problem.groups[g].slots
-    if kernel is matrix_pooled and len(slots) == 3:
+    kernel, slots = kernel_for(problem.local(g), options.of(g)), problem.groups[g].slots
+    if kernel == MATRIX_POOLED and len(slots) == 3:
         return slots[-1].variable
-    return slots[0].variable if kernel is tile_max else None
+    return slots[0].variable if kernel == TILE_MAX else None
 
 
 def common_pieces(problem: Problem, options: Options, visits: tuple[int, ...]) -> int:

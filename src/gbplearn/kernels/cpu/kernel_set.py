@@ -7,16 +7,13 @@ from contextlib import AbstractContextManager
 
 from jax import Array
 
-from ...engine.group_options import GroupOptions
 from ...engine.options import Options
 from ...engine.update import Edge
-from ...graph.local import LocalGroup
 from ...graph.problem import Problem
-from ..registry import Kernels, VisitKernel
+from ..registry import Kernels
 from .calls import many_outputs
 from .chain import CpuChain, common_pieces
 from .library import Build, KernelState, pinned, status
-from .visits import visit_kernel
 
 _BUILDS = {KernelState.WIDE: Build.WIDE.value, KernelState.BASIC: Build.BASIC.value}
 
@@ -31,10 +28,6 @@ class CpuKernels(Kernels):
     def pinned(self, build: str) -> AbstractContextManager[None]:
         """See `library.pinned`."""
         return pinned(Build(build) if build else Build.NONE)
-
-    def visit_kernel(self, local: LocalGroup, options: GroupOptions) -> VisitKernel | None:
-        """By the form of the group's factors."""
-        return visit_kernel(local, options)
 
     def common_pieces(self, problem: Problem, options: Options, visits: tuple[int, ...]) -> int:
         """The images of a batch."""

@@ -1,8 +1,11 @@
-"""Visits by kernels: which kernel fits which group, and how messages are handed to it and taken back."""
+"""Visits by kernels: which kernel fits which group, and how messages are handed to it and taken back.
+
+`VISITS`, at the end, lists them as the registry takes them: a kernel a line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -23,7 +26,6 @@ from ...graph.local import LocalGroup
 from ..forms import Form, MatrixForm, TileMaxForm
 from ..registry import Call, KernelDiagnostics, KernelVisit, Part, Place, VisitKernel
 from .calls import Argument, Attribute, KernelCall, call_now, number, size, sizes
-from .library import available
 
 # Rows, parameters, outputs: all unknown, rows known, parameters known.
 _MATRIX_ARGUMENTS = (
@@ -34,41 +36,54 @@ _MATRIX_ARGUMENTS = (
 _ALL_KNOWN = [*[Role.FIXED] * 3, Role.SLOT]  # but for the outputs
 
 
-def visit_kernel(local: LocalGroup, options: GroupOptions) -> VisitKernel | None:
-    """The kernel for a group, None if there is none for it: then XLA compiles its visit."""
+def _ordinary(group: Group) -> bool:
+    """Whether all factors have one measurement, of a noise that is known, and nothing is held at a belief."""
+    return group.scalar and group.noise_prior is None and not group.held
+
+
+def _all_proper(group: Group) -> bool:
+    """Whether, beside that, no factor is robust, and something is known of every unit."""
+    return _ordinary(group) and group.robust is None and all(s.proper for s in group.slots)
+
+
+def _roles(group: Group) -> list[Role]:
+    return [role for role, _ in group.arguments]
+
+
+def _fits_tile_max(local: LocalGroup) -> bool:
     group = local.group
-    ordinary = (
-        group.slots
-        and group.scalar
-        and group.noise_prior is None
-        and not group.held
-        and options.relinearise == 1
-        and not options.dropping
-        and all(local.start[s.variable].dtype == jnp.float32 for s in group.slots)
+    return _all_proper(group) and _roles(group) == [Role.SLOT, Role.SLOT] and group.slots[0].edges.dense
+
+
+def _fits_linear_slices(local: LocalGroup) -> bool:
+    return local.frozen is not None and _ordinary(local.group) and _are_slices(local.group)
+
+
+def _fits_output_slices(local: LocalGroup) -> bool:
+    """Only the outputs are unknown."""
+    return _all_proper(local.group) and _roles(local.group) == _ALL_KNOWN and _are_slices(local.group)
+
+
+def _fits_matrix(group: Group) -> bool:
+    return _all_proper(group) and _roles(group) in _MATRIX_ARGUMENTS and not group.slots[-1].pooled
+
+
+def _fits_matrix_pooled(local: LocalGroup) -> bool:
+    """One reaction for the parameters, one for the inputs, as layers have them."""
+    group, many = local.group, local.group.slots[:-1]
+    return (
+        _fits_matrix(group)
+        and len(many) > 1
+        and all(s.pooled for s in many)
+        and not any(s.variable in local.started for s in many[-2:])
+        and [s.reaction for s in many] in ([0, 0], [0, 1, 1])
     )
-    if not ordinary or not available():
-        return None
-    if local.frozen is not None:
-        return _slices if _are_slices(group) else None
-    known = group.robust is None and all(s.proper for s in group.slots)
-    if not known or not isinstance(group.measurement, FactorKind):
-        return None
-    roles = [role for role, _ in group.arguments]
-    form = _form(local, local.start)
-    if isinstance(form, TileMaxForm) and roles == [Role.SLOT, Role.SLOT]:
-        return tile_max if group.slots[0].edges.dense else None
-    if isinstance(form, MatrixForm) and roles == _ALL_KNOWN:
-        return _slices if _are_slices(group) else None
-    if not isinstance(form, MatrixForm) or roles not in _MATRIX_ARGUMENTS:
-        return None
-    *many, y = group.slots
-    if y.pooled or any(s.variable in local.started for s in many[-2:] if len(many) > 1):
-        return None
-    if len(many) > 1 and all(s.pooled for s in many):
-        # One reaction for the parameters, one for the inputs, as layers have them.
-        return matrix_pooled if [s.reaction for s in many] in ([0, 0], [0, 1, 1]) else None
-    each = not any(s.pooled or s.edges.injective for s in many)
-    return _matrix_edges if each else None
+
+
+def _fits_matrix_edges(local: LocalGroup) -> bool:
+    group, many = local.group, local.group.slots[:-1]
+    started = len(many) > 1 and any(s.variable in local.started for s in many[-2:])
+    return _fits_matrix(group) and not started and not any(s.pooled or s.edges.injective for s in many)
 
 
 def _form(local: LocalGroup, points: dict[str, Array]) -> Form | None:
@@ -402,3 +417,20 @@ def _slices(
         of, switched = results["diagnostics"], results["switched"]
         diagnostics = KernelDiagnostics({name: _change(of)}, {name: of[4]}, of[3], switched[0])
     return KernelVisit([Messages(None, m) for m in new], proposed, diagnostics)
+
+
+def _registered(
+    name: str, form: type | None, fits: Callable[[LocalGroup], bool], visit: Callable[..., KernelVisit]
+) -> VisitKernel:
+    return VisitKernel(name, "cpu", jnp.dtype("float32"), form, fits, visit)
+
+
+MATRIX_POOLED = _registered("matrix-pooled", MatrixForm, _fits_matrix_pooled, matrix_pooled)
+TILE_MAX = _registered("tile-max", TileMaxForm, _fits_tile_max, tile_max)
+VISITS = (
+    MATRIX_POOLED,
+    TILE_MAX,
+    _registered("matrix-edges", MatrixForm, _fits_matrix_edges, _matrix_edges),
+    _registered("slices", MatrixForm, _fits_output_slices, _slices),
+    _registered("slices", None, _fits_linear_slices, _slices),
+)
