@@ -148,4 +148,6 @@ def _with_number(name: str, factor: FactorData, field: str, value: Any) -> Facto
         shape = value.shape
         splits = ((math.prod(shape[:i]), math.prod(shape[i:])) for i in range(len(shape) + 1))
         value = jnp.reshape(value, next((s for s in splits if s == old.shape), shape))
+    if old.shape[:1] == (1,) and value.ndim > 0 and value.shape[0] > 1:
+        raise ValueError(f"factor group '{name}' was added with one {field} for all factors: add it with one for each")
     return dataclasses.replace(factor, **{field: _like(name, value, old)})
