@@ -468,6 +468,17 @@ def test_deep_linear_trees_take_it_by_themselves():
     assert chosen(pairs_graph(line, deep + 1, linear=True), damping=0.1) == gbp.Sweep()
 
 
+def test_a_plan_is_made_once_for_the_same_joints():
+    """Whatever the numbers; other joints, or other variables, have another plan."""
+    line = np.stack([np.arange(9), np.arange(1, 10)], 1)
+    plan = tree_plan(pairs_graph(line, 10, linear=True).problem())
+    assert tree_plan(pairs_graph(line, 10, linear=True, y=3.0).problem()) is plan
+    moved = line.copy()
+    moved[-1, 0] = 0
+    assert tree_plan(pairs_graph(moved, 10, linear=True).problem()) is not plan
+    assert tree_plan(pairs_graph(line, 11, linear=True).problem()) is not plan
+
+
 def test_it_can_be_saved():
     assert from_json(to_json(TREE, "schedule"), "schedule") == TREE
 

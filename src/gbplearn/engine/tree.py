@@ -24,7 +24,10 @@ A `TreePlan` holds this as index arrays: they are data, so that graphs of the sa
 
 from __future__ import annotations
 
+import hashlib
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -178,7 +181,37 @@ def tree_plan(problem: Problem) -> TreePlan:
         why = _unfit(group)
         if why is not None:
             raise ValueError(f"schedule: gbp.TreeOrder() sends single messages, and {why}")
-    return _lay_out(_spanning(_Forest(problem)))
+    return _found(_Forest(problem)).plan
+
+
+class _Found(NamedTuple):
+    """What is known of the forest of a graph."""
+
+    depth: int
+    inside: int  # how many joints are in it
+    plan: TreePlan
+
+
+# The forests that were found last, by all that they depend on: to find one takes longer than a sweep over it.
+_KEPT: OrderedDict[tuple, _Found] = OrderedDict()
+_MOST_KEPT = 16
+_LOCK = threading.Lock()
+
+
+def _found(forest: _Forest) -> _Found:
+    """What was found before, of a graph with the same joints; or what is found now."""
+    key = forest.key()
+    with _LOCK:
+        if key in _KEPT:
+            _KEPT.move_to_end(key)
+            return _KEPT[key]
+    spanning = _spanning(forest)
+    found = _Found(spanning.depth(), sum(len(j.rows) for j in spanning.joints), _lay_out(spanning))
+    with _LOCK:
+        _KEPT[key] = found
+        if len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return found
 
 
 def _spanning(forest: _Forest) -> _Forest:
@@ -208,9 +241,8 @@ def deep_linear_plan(problem: Problem, edges: Callable[[], Problem]) -> TreePlan
     forest = _Forest(edges())
     if not forest.outlives(_SHALLOW):
         return None
-    forest = _spanning(forest)
-    inside = sum(len(j.rows) for j in forest.joints)
-    return _lay_out(forest) if factors - inside <= _FEW_LOOPS * factors and forest.depth() >= DEEP else None
+    found = _found(forest)
+    return found.plan if factors - found.inside <= _FEW_LOOPS * factors and found.depth >= DEEP else None
 
 
 def all_linear(problem: Problem) -> bool:
@@ -245,6 +277,17 @@ class _Forest:
         each = [np.repeat(np.arange(n), len(j.dims)) + a for n, j, a in zip(sizes, self.joints, self.first_factor)]
         self.factor = np.concatenate(each) if each else np.zeros(0, int)  # of each edge
         self.edges = len(self.unit)
+
+    def key(self) -> tuple:
+        """All that a plan depends on; which units are joined, by a digest."""
+        problem, groups = self.problem, []
+        for j in self.joints:
+            group = problem.groups[j.group]
+            slots = tuple((s.variable, s.units) for s in group.slots)
+            units = hashlib.blake2b(j.all_units.tobytes(), digest_size=32).digest()
+            groups.append((j.group, slots, group.outputs, tuple(j.dims.tolist()), j.all_units.shape, units))
+        sizes = tuple((n, units_of(problem, n), dimension(problem, n)) for n in problem.prior)
+        return sizes, tuple(groups)
 
     def outlives(self, rounds: int) -> bool:
         """Whether anything is left after so many rounds that take all leaves away: a tree has as many as levels."""
