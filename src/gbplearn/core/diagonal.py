@@ -126,7 +126,7 @@ class Diagonal(Family):
 
     def kl(self, one: Natural, other: Natural) -> Values:
         """`(r - 1 - log r + lam_o d²) / 2` with the ratio `r` of the precisions."""
-        return compute(_kl, *one, *other).astype(one[0].dtype)
+        return compute_alike(_kl, *one, *other).astype(one[0].dtype)
 
     def variance_along(self, lam: Values, operator: Jacobian, edges: EdgeSet, proper: bool) -> Values:
         """`J² v`."""
