@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "prediction.h"
 #include "step.h"
 
 namespace gbplearn {
@@ -106,12 +107,7 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
       } else {
         inbox.sum(row + j, count, outside_eta, outside_lam);
       }
-      Vec rest = noise + k * spread;  // the weight belongs to the noise, and may be 0
-      Vec lam = k / rest;
-      Vec part = k / (rest * outside_lam + k);  // (1 / S) / lam_y, without the variance of y
-      Vec full = part * outside_lam;
-      Vec new_reaction = part * (outside_lam * predicted - outside_eta);
-      Vec eta = lam * predicted;
+      auto [eta, lam, gain, share] = predict_scalar(noise, k, spread, predicted, outside_eta, outside_lam);
       Vec old_eta = load(y_eta + j, count, 0), old_lam = load(y_lam + j, count, 0);
       if constexpr (DIAGNOSE) {
         Mask inside = first_of(count);
@@ -121,9 +117,9 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
       }
       store(y_eta + j, keep_y * old_eta + take_y * eta, count);
       store(y_lam + j, keep_y * old_lam + take_y * lam, count);
-      store(reaction + j, keep_w * back_w + take_w * new_reaction, count);
-      store(terms + j, -s * new_reaction);
-      store(terms + width + j, s2 * full);
+      store(reaction + j, keep_w * back_w + take_w * share, count);
+      store(terms + j, -s * share);
+      store(terms + width + j, s2 * gain);
     };
     int64_t j = 0;
     for (; j + LANES <= c; j += LANES) eight(j, LANES);
