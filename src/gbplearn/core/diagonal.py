@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute, compute_alike
+from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute_alike
 from .linalg import add_all
 
 
