@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Posterior(Mapping[str, Gaussian]):
         for name, belief in self.items():
             layer = name.rpartition("/")[0] or name
             # As NumPy's: on the way into JAX's arrays and back most of the time would be spent.
-            pair = [(np.asarray(g.eta), np.asarray(g.lam)) for g in (belief, other[name])]
+            pair: list[Any] = [(np.asarray(g.eta), np.asarray(g.lam)) for g in (belief, other[name])]
             out[layer] = out.get(layer, 0.0) + float(np.sum(np.asarray(belief.family.kl(*pair), float)))
         return out
 
