@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gbplearn.edges.windows import Windows
 from gbplearn.factors.operators import Product
 from gbplearn.layers.avg_pool2d import AvgPoolKind
-from gbplearn.layers.convolution import ConvolutionKind
+from gbplearn.layers.convolution import Convolution, ConvolutionKind
 from gbplearn.layers.max_pool2d import MaxPoolKind
 from gbplearn.layers.stencil import StencilKind, difference
 from gbplearn.layers.upsample2d import UpsampleKind
@@ -58,6 +58,22 @@ def test_operators_of_large_images_are_those_of_the_jacobian(name):
     for found in (forward, backward):
         for a, b in zip(found, expected):
             np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("planar_from", [1, 10**9], ids=["plane by plane", "as a matrix product"])
+@pytest.mark.parametrize("name", ["conv", "conv, same, stride", "paint"])
+def test_a_forward_pass_is_the_sum_over_the_windows(name, planar_from):
+    """Written out: tap by tap, of the image with its gaps and margins."""
+    kind, (x_shape, w_shape, _, y_shape) = KINDS[name]
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal(x_shape), rng.standard_normal(w_shape)
+    found = Convolution(kind.windows, planar_from).forward(jnp.asarray(w, jnp.float32), jnp.asarray(x, jnp.float32))
+    (rows, columns), wide = kind.windows.places(x_shape[1:3]), np.asarray(kind.windows.moved_apart(jnp.asarray(x)))
+    expected = np.zeros(y_shape)
+    for i, j in np.ndindex(y_shape[1:3]):
+        window = wide[:, rows[i][:, None], columns[j][None, :]]
+        expected[:, i, j] = np.einsum("buvf,uvfc->bc", window, w)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @given(

@@ -52,6 +52,8 @@ def test_divergence_by_layer_is_the_closed_form():
         gbp.Posterior(mine).diff({n: g for n, g in other.items() if n != "b/weight"})
     with pytest.raises(ValueError, match=r"'a/bias' has shape \(1,\) in one and \(2,\)"):
         gbp.Posterior(mine).diff({**other, "a/bias": gaussian([1.0, 2.0], 1.0)})
+    with pytest.raises(ValueError, match="'a/bias' is of scalars in one and of blocks in another"):
+        gbp.Posterior(mine).diff({**other, "a/bias": gbp.Gaussian(np.ones(1), np.ones((1, 1)))})
 
 
 numbers = st.floats(-3, 3)

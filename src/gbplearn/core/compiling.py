@@ -58,7 +58,12 @@ def lean_jit(function: Callable[..., Any], wanted: Options = LEAN, static: tuple
 
 def is_small(leaves: Iterable[Any]) -> bool:
     """Whether a program of these arguments is small."""
-    return sum(np.size(leaf) for leaf in leaves) <= SMALL
+    left = SMALL
+    for leaf in leaves:
+        left -= np.size(leaf)
+        if left < 0:
+            return False
+    return True
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute, compute_alike
+from .family import POINT, EdgeSet, Family, Jacobian, Natural, Shape, Values, compute_alike
 from .linalg import add_all
 
 
@@ -126,7 +126,7 @@ class Diagonal(Family):
 
     def kl(self, one: Natural, other: Natural) -> Values:
         """`(r - 1 - log r + lam_o d²) / 2` with the ratio `r` of the precisions."""
-        return compute(_kl, *one, *other).astype(one[0].dtype)
+        return compute_alike(_kl, *one, *other).astype(one[0].dtype)
 
     def variance_along(self, lam: Values, operator: Jacobian, edges: EdgeSet, proper: bool) -> Values:
         """`J² v`."""

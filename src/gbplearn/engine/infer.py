@@ -199,7 +199,7 @@ def infer(
     limit = -1.0 if settled is None else settled
     if options.plan is not None and not options.plan.outside and all_linear(problem):
         iterations = min(iterations, 2)  # the first is exact; what a second one still moves is rounding
-    outcome = GuardedRun(problem, options, iterations, tolerance, as_guard(guard), limit).run(state)
+    outcome = GuardedRun(problem, begun.latest, options, iterations, tolerance, as_guard(guard), limit).run(state)
     result = _result(program, begun, outcome, tolerance, origin)
     if throw and result.status is Status.DIVERGED:
         raise InferenceError(result.message, result)

@@ -239,4 +239,5 @@ def advance(
     if seldom and programs_of(program) > compiled:
         jax.block_until_ready(state)
         release_memory()
-    return state, latest, jax.tree.map(lambda t: np.asarray(t)[: int(count)], trace)
+    made = int(count)
+    return state, latest, jax.tree.map(lambda t: np.asarray(t)[:made], trace)

@@ -244,7 +244,8 @@ class Group(eqx.Module):
         """How many measurements there are, those of no weight left out."""
         if self.weight is None:
             return jnp.asarray(self.factors * self.outputs, self.noise.dtype)
-        return jnp.sum(jnp.broadcast_to(self.weight, (self.factors, 1))) * self.outputs
+        each = jnp.broadcast_to(self.weight, (self.factors, 1))[:: self.weight_repeat]
+        return jnp.sum(each) * (self.weight_repeat * self.outputs)
 
     def _squared_distances(self, residual: Float[Array, "f m"]) -> Array:
         """Squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""

@@ -165,7 +165,8 @@ def group_with(group: Group, given: FactorData) -> Group:
     weight = given.weight
     if weight is not None:
         xp = np if isinstance(weight, np.ndarray) else jnp
-        weight = xp.broadcast_to(weight, group.grid).reshape(-1, 1)
+        # (With the last axis from the beginning XLA need not lay it out again.)
+        weight = xp.broadcast_to(weight[..., None], (*group.grid, 1)).reshape(-1, 1)
     numbers = given.y, given.noise, weight, given.constants, given.noise_prior, given.numbers
     return eqx.tree_at(_numbers, bare, numbers, is_leaf=lambda x: x is None)
 

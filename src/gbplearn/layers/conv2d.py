@@ -82,5 +82,5 @@ class Conv2D(ConvolutionLayer):
 
     def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array:
         """`g(w * x + d)`."""
-        total = Convolution(self._windows(x.shape[1:])).of_image(parameters["weight"], x) + parameters["bias"]
+        total = Convolution(self._windows(x.shape[1:])).forward(parameters["weight"], x) + parameters["bias"]
         return find_activation(self.activation)(total)

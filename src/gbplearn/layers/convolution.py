@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
@@ -50,15 +51,27 @@ class Convolution:
         """With the image given."""
         return self.of_image(w, x)
 
+    def forward(self, w: Array, x: Array) -> Float[Array, "b h w c"]:
+        """The same, as quick as there is a way: plane by plane, or as a matrix product.
+
+        (XLA's own convolution of MNIST's images takes seven times as long as that, and the patches are made anyway.)
+        """
+        if planar.is_quick(w.shape, x.shape, self.planar_from):
+            return planar.of_image(self.windows, w, x)
+        places = self.windows.count((x.shape[1], x.shape[2]))
+        return (self.patches(x) @ w.reshape(-1, w.shape[3])).reshape(x.shape[0], *places, w.shape[3])
+
     def patches(self, x: Array) -> Float[Array, "n p"]:
         """The window of every place as a row, so that a convolution is a matrix product: `patches(x) @ w`.
 
-        (On XLA:CPU that takes a seventh of the time of its own convolution for MNIST's, and there is no quick way but
-        this for the transpose. A gather is as quick as slices, and one operation to compile instead of one a tap.)
+        (There is no quick way but this for the transpose. A gather is quicker than slices, and one operation to compile
+        instead of one a tap; by one number a place it takes a third of the time of one by two.)
         """
-        rows, columns = self.windows.places((x.shape[1], x.shape[2]))
-        padded = self.windows.moved_apart(x).at[:, rows[:, None, :, None], columns[None, :, None, :]]
-        return padded.get(mode="promise_in_bounds").reshape(-1, rows.shape[1] * columns.shape[1] * x.shape[3])
+        rows, columns = (jnp.asarray(a) for a in self.windows.places((x.shape[1], x.shape[2])))
+        apart = self.windows.moved_apart(x)
+        at = rows[:, None, :, None] * apart.shape[2] + columns[None, :, None, :]
+        flat = apart.reshape(apart.shape[0], -1, apart.shape[3]).at[:, at.reshape(-1)].get(mode="promise_in_bounds")
+        return flat.reshape(-1, rows.shape[1] * columns.shape[1] * x.shape[3])
 
 
 class FilterJacobian(Operator):

@@ -77,7 +77,7 @@ class Spread:
     middle: float = 0.0  # the median; of several batches the mean of theirs
 
     def __post_init__(self):
-        sound = all(map(_is_finite, dataclasses.astuple(self)))
+        sound = all(map(_is_finite, vars(self).values()))
         if not (sound and self.count >= 0 and self.squares >= 0 and self.low <= self.high):
             raise ValueError(f"no such numbers can be: {self}")
 

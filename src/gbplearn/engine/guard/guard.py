@@ -187,18 +187,22 @@ class _Means:
 
 
 class GuardedRun:
-    """One inference with its guard: the stages, what is left of the iterations, and the best means so far."""
+    """One inference with its guard: the stages, what is left of the iterations, and the best means so far.
+
+    **Arguments:** `latest`: the diagnostics before the first visit, as `program.begin` makes them.
+    """
 
     def __init__(
         self,
         problem: Problem,
+        latest: Diagnostics,
         options: Options,
         iterations: int,
         tolerance: float,
         guard: Guard,
         settled: float = -1.0,
     ):
-        self.guard, self.large, self.problem = guard, problem.edges > guard.large, problem
+        self.guard, self.large, self.problem, self.latest = guard, problem.edges > guard.large, problem, latest
         self.options, self.tolerance = options, tolerance
         learnt = any(name in problem.parameters for group in problem.groups for name in group.variables)
         self.settled = settled if learnt else -1.0
@@ -358,7 +362,7 @@ class GuardedRun:
 
     def _pass_messages(self, state: State, options: Options) -> tuple[State, Verdict]:
         """Messages until they converge, diverge or run out of iterations."""
-        latest, self.begun = no_diagnostics(self.problem), len(self.rows)
+        latest, self.begun = self.latest, len(self.rows)
         least, least_at, made, chunk = np.inf, 0, 0, 10 + self.guard.least_iterations if self.large else 10
         lowest, fell_at = np.inf, 0
         while True:

@@ -7,7 +7,7 @@
 //
 // Cavities are the total of a unit without the own message. Totals are summed in double precision and kept as two
 // floats: (high - own) + low loses nothing even where the own message is nearly all of it.
-#include "parallel.h"
+#include "prediction.h"
 
 namespace gbplearn {
 namespace {
@@ -122,7 +122,7 @@ INLINE void send(const Row row, int64_t p, float s, float sum, float largest, fl
     int64_t count = N && k + LANES < end ? LANES : p - k;
     Vec term = load(row.term + k), left = sum - term, j = -s * load(row.factor + k);
     if (most) left = term == largest ? all(others) : left;
-    Vec gain = weight / (noise + weight * (rest + s2 * left)) * j;
+    Vec gain = precision_beside(noise, weight, rest + s2 * left) * j;
     Vec eta = gain * (r + j * load(row.mean + k)), lam = gain * j;
     eta = damp * load(row.old_eta + k, count, 0) + (1 - damp) * eta;
     lam = damp * load(row.old_lam + k, count, 0) + (1 - damp) * lam;
@@ -225,7 +225,7 @@ struct Edges {
           for (int64_t b = 0; b < count; ++b)
             send<N>(inputs(b), p, s[b], all_x.sum[b], all_x.largest[b], of_w_all[b] + term_d[b] + v_y[b], r[b], k[b], sigma[b],
                    damp_x);
-        Vec both = of_w_all + of_x_all, gain = k / (sigma + k * (both + v_y));
+        Vec both = of_w_all + of_x_all, gain = precision_beside(sigma, k, both + v_y);
         if (learnt) {
           Vec eta_d = damp_d * old_d_eta - (1 - damp_d) * s * gain * (r - s * m_d);
           Vec lam_d = damp_d * old_d_lam + (1 - damp_d) * s2 * gain;
@@ -236,7 +236,7 @@ struct Edges {
           store(new_d_eta + f, eta_d, count);
           store(new_d_lam + f, lam_d, count);
         }
-        gain = k / (sigma + k * (both + term_d));
+        gain = precision_beside(sigma, k, both + term_d);
         Vec old_eta = load(y_eta + f, count, 0), old_lam = load(y_lam + f, count, 0);
         if (diagnostics) {
           Mask inside = first_of(count);

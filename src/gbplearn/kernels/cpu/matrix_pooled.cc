@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "prediction.h"
 #include "step.h"
 
 namespace gbplearn {
@@ -24,21 +25,21 @@ struct Pooled {
   int64_t n, p, c, width;  // width: channels with padding
   float slope;             // of g for negative numbers
   const float* rows;
-  const float *w, *v, *d, *vd;  // means and variances, (p, width) and (width)
+  const float *w, *v;           // means and variances, (p, width)
+  const float* d;               // both, (2, width)
   Shared measured, noise;
   Blocks weight;
-  const float *reaction, *old_eta, *old_lam;
   float damp_y, damp_w;
   const Inbox* inbox;
-  float *eta, *lam, *new_reaction;
+  float *eta, *lam, *reaction;  // that change in place
   float* parts;  // (tasks, 2, p + 1, width)
   float* partials;  // (tasks, COUNT): diagnostics of y
   int64_t ahead;  // so many rows later is what to prefetch, or 0
 };
 
-// R rows from `rows` on, times V vectors of channels: sums over the taps.
+// R rows from `rows` on, times V vectors of channels: sums over the taps, so far `apart`.
 template <int R, int V>
-INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, float* out) {
+INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, float* out, int64_t apart) {
   Vec acc[R][V];
   for (auto& row : acc)
     for (Vec& v : row) v = Vec{};
@@ -51,19 +52,19 @@ INLINE void dot(const float* rows, int64_t p, const float* w, int64_t width, flo
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int j = 0; j < V; ++j) store(out + r * width + j * LANES, acc[r][j]);
+    for (int j = 0; j < V; ++j) store(out + r * apart + j * LANES, acc[r][j]);
 }
 
 // For so many rows, as many at a time as there are registers for their sums; the last may be some too many.
 template <int V>
-INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, float* out) {
+INLINE void all_dots(const float* rows, int64_t p, int64_t count, const float* w, int64_t width, float* out, int64_t apart) {
   constexpr int MOST = MOST_REGISTERS / V;
-  for (int64_t r = 0; r < count; r += MOST) dot<MOST, V>(rows + r * p, p, w, width, out + r * width);
+  for (int64_t r = 0; r < count; r += MOST) dot<MOST, V>(rows + r * p, p, w, width, out + r * apart, apart);
 }
 
-// What a task computes of some rows in a row: sums rows w and rows² v, then -s share and s² / S; `(rows, width)` each.
+// What a task computes of some rows in a row: sums rows w and rows² v, then -s share and s² / S; `(rows, 2, width)` each.
 struct Block {
-  float *sum, *wide, *share, *gain;
+  float *sums, *terms;
   const int32_t* where;
 };
 
@@ -72,60 +73,61 @@ struct Block {
 template <bool DIAGNOSE, bool UNIFORM>
 INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& block, Diagnostics& diagnostics) {
   const Inbox& inbox = *a.inbox;
-  const float *in_eta = UNIFORM ? inbox.more_eta[0] : nullptr, *in_lam = UNIFORM ? inbox.more_lam[0] : nullptr;
-  const float keep_y = a.damp_y, keep_w = a.damp_w, slope = a.slope;
+  const Vec keep_y = all(a.damp_y), keep_w = all(a.damp_w), take_y = 1 - keep_y, take_w = 1 - keep_w;
+  const Vec slope = all(a.slope), slope2 = slope * slope;
   const Vec one_eta = all(inbox.one_eta), one_lam = all(inbox.one_lam), noise_one = all(a.noise.at(0)), measured_one = all(a.measured.at(0));
+  const int64_t c = a.c, width = a.width;
   Vec weight_row{};
   for (int64_t r = 0, changes = 0; r < count; ++r) {
     if (UNIFORM && r == changes) {
-      weight_row = all(a.weight.at((first + r) * a.c));
-      int64_t rows = a.weight.size / a.c;
+      weight_row = all(a.weight.at((first + r) * c));
+      int64_t rows = a.weight.size / c;
       changes = (((first + r) / rows) + 1) * rows - first;
     }
+    const int64_t row = (first + r) * c;
+    // Messages change in place: of each array one pointer, and few enough of them for the registers.
+    float *y_eta = a.eta + row, *y_lam = a.lam + row, *reaction = a.reaction + row;
+    const float *in_eta = UNIFORM ? inbox.more_eta[0] + row : nullptr, *in_lam = UNIFORM ? inbox.more_lam[0] + row : nullptr;
+    const float *sums = block.sums + block.where[r] * 2 * width, *bias = a.d;
+    float* terms = block.terms + r * 2 * width;
     auto eight = [&](int64_t j, int64_t count) __attribute__((always_inline)) {
-      int64_t i = (first + r) * a.c + j, at = r * a.width + j, from = block.where[r] * a.width + j;
-      Vec sum = load(block.sum + from) + load(a.d + j);
-      Vec s = sum > 0 ? all(1) : all(slope);
-      Vec s2 = s * s;
-      Vec spread = s2 * (load(block.wide + from) + load(a.vd + j));
-      if (a.ahead && j % LINE == 0) prefetch(a.reaction + i + a.ahead * a.c);
-      Vec back_w = load(a.reaction + i, count, 0);
-      Vec measured = UNIFORM ? measured_one : a.measured.at(i, count, 0), noise = UNIFORM ? noise_one : a.noise.at(i, count, 1);
-      Vec k = UNIFORM ? weight_row : a.weight.at(i, count, 1);
+      Vec sum = load(sums + j) + load(bias + j);
+      Mask positive = sum > 0;
+      Vec s = positive ? all(1) : slope, s2 = positive ? all(1) : slope2;
+      Vec spread = s2 * (load(sums + width + j) + load(bias + width + j));
+      if (a.ahead && j % LINE == 0) prefetch(reaction + j + a.ahead * c);
+      Vec back_w = load(reaction + j, count, 0);
+      Vec measured = UNIFORM ? measured_one : a.measured.at(row + j, count, 0), noise = UNIFORM ? noise_one : a.noise.at(row + j, count, 1);
+      Vec k = UNIFORM ? weight_row : a.weight.at(row + j, count, 1);
       Vec predicted = measured + s * sum + back_w * spread;
       Vec outside_eta, outside_lam;
       if (UNIFORM) {
-        outside_eta = one_eta + load(in_eta + i, count, 0);
-        outside_lam = one_lam + load(in_lam + i, count, 1);
+        outside_eta = one_eta + load(in_eta + j, count, 0);
+        outside_lam = one_lam + load(in_lam + j, count, 1);
       } else {
-        inbox.sum(i, count, outside_eta, outside_lam);
+        inbox.sum(row + j, count, outside_eta, outside_lam);
       }
-      Vec rest = noise + k * spread;  // the weight belongs to the noise, and may be 0
-      Vec lam = k / rest;
-      Vec part = k / (rest * outside_lam + k);  // (1 / S) / lam_y, without the variance of y
-      Vec full = part * outside_lam;
-      Vec new_reaction = part * (outside_lam * predicted - outside_eta);
-      Vec eta = lam * predicted;
-      Vec old_eta = load(a.old_eta + i, count, 0), old_lam = load(a.old_lam + i, count, 0);
+      auto [eta, lam, gain, share] = predict_scalar(noise, k, spread, predicted, outside_eta, outside_lam);
+      Vec old_eta = load(y_eta + j, count, 0), old_lam = load(y_lam + j, count, 0);
       if constexpr (DIAGNOSE) {
         Mask inside = first_of(count);
         Vec mean_y = diagnostics.change(outside_eta + old_eta, outside_lam + old_lam, outside_eta + eta, outside_lam + lam, inside);
-        diagnostics.add_prior(mean_y, inbox.eta[0].at(i, count, 0), inbox.lam[0].at(i, count, 1), inside);
+        diagnostics.add_prior(mean_y, inbox.eta[0].at(row + j, count, 0), inbox.lam[0].at(row + j, count, 1), inside);
         diagnostics.add_energy(measured + s * sum - mean_y, k, noise, inside);
       }
-      store(a.eta + i, keep_y * old_eta + (1 - keep_y) * eta, count);
-      store(a.lam + i, keep_y * old_lam + (1 - keep_y) * lam, count);
-      store(a.new_reaction + i, keep_w * back_w + (1 - keep_w) * new_reaction, count);
-      store(block.share + at, -s * new_reaction);
-      store(block.gain + at, s2 * full);
+      store(y_eta + j, keep_y * old_eta + take_y * eta, count);
+      store(y_lam + j, keep_y * old_lam + take_y * lam, count);
+      store(reaction + j, keep_w * back_w + take_w * share, count);
+      store(terms + j, -s * share);
+      store(terms + width + j, s2 * gain);
     };
     int64_t j = 0;
-    for (; j + LANES <= a.c; j += LANES) eight(j, LANES);
-    if (j < a.c) eight(j, a.c - j);
+    for (; j + LANES <= c; j += LANES) eight(j, LANES);
+    if (j < c) eight(j, c - j);
   }
 }
 
-// sum_r rows[r][k] terms[at[r]], added to `out`, for K taps and V vectors of channels.
+// sum_r rows[r][k] terms[at[r]], added to `out`, for K taps and V vectors of channels; terms as a `Block` has them.
 template <int K, int V>
 INLINE void back(const float* rows, int64_t p, int64_t count, const float* terms, const int32_t* at, float* out, int64_t width) {
   Vec acc[K][V];
@@ -133,7 +135,7 @@ INLINE void back(const float* rows, int64_t p, int64_t count, const float* terms
     for (int j = 0; j < V; ++j) acc[k][j] = load(out + k * width + j * LANES);
   for (int64_t r = 0; r < count; ++r) {
     Vec term[V];
-    for (int j = 0; j < V; ++j) term[j] = load(terms + at[r] * width + j * LANES);
+    for (int j = 0; j < V; ++j) term[j] = load(terms + at[r] * 2 * width + j * LANES);
     for (int k = 0; k < K; ++k) {
       Vec x = all(rows[r * p + k]);
       for (int j = 0; j < V; ++j) acc[k][j] += x * term[j];
@@ -154,14 +156,14 @@ INLINE void all_back(const float* rows, int64_t p, int64_t count, const float* t
   for (; k < p; ++k) back<1, V>(rows + k, p, count, terms, at, out + k * width, width);
 }
 
-// The total of some rows, added to `out`: in four sums that do not wait for each other.
-INLINE void add_total(const float* rows, int64_t count, int64_t width, float* out) {
+// The total of the terms of some rows, added to `out`: in four sums that do not wait for each other.
+INLINE void add_total(const float* terms, int64_t count, int64_t width, float* out) {
   for (int64_t j = 0; j < width; j += LANES) {
     Vec sums[4]{load(out + j)};
     int64_t r = 0;
     for (; r + 4 <= count; r += 4)
-      for (int q = 0; q < 4; ++q) sums[q] += load(rows + (r + q) * width + j);
-    for (; r < count; ++r) sums[0] += load(rows + r * width + j);
+      for (int q = 0; q < 4; ++q) sums[q] += load(terms + (r + q) * 2 * width + j);
+    for (; r < count; ++r) sums[0] += load(terms + r * 2 * width + j);
     store(out + j, (sums[0] + sums[1]) + (sums[2] + sums[3]));
   }
 }
@@ -211,27 +213,25 @@ INLINE void task(const Pooled& a, int64_t begin, int64_t end, int64_t t) {
   // Room for rows that are too many (see `all_dots`), and one for all that have nothing in them.
   const int64_t more = most + MOST_REGISTERS, nowhere = more;
   std::vector<int32_t> at(most), where(most);
-  Block block{room.take((more + 1) * a.width), room.take((more + 1) * a.width), room.take(most * a.width),
-              room.take(most * a.width), where.data()};
-  if (a.width > a.c)  // vectors of padding are read, but not written
-    for (float* padded : {block.share, block.gain}) std::fill_n(padded, most * a.width, 0.0f);
-  std::fill_n(block.sum + nowhere * a.width, a.width, 0.0f);
-  std::fill_n(block.wide + nowhere * a.width, a.width, 0.0f);
+  const int64_t apart = 2 * a.width;
+  Block block{room.take((more + 1) * apart), room.take(most * apart), where.data()};
+  if (a.width > a.c) std::fill_n(block.terms, most * apart, 0.0f);  // vectors of padding are read, but not written
+  std::fill_n(block.sums + nowhere * apart, apart, 0.0f);
   float *rows = room.take(more * a.p), *squares = room.take(more * a.p);
   for (int64_t first = begin; first < end; first += most) {
     int64_t total = std::min(most, end - first);
     int64_t count = take_rows(a.rows + first * a.p, a.p, total, rows, squares, at.data(), where.data(), nowhere, a.ahead);
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
-      all_dots<V>(rows, a.p, count, a.w + c0, a.width, block.sum + c0);
-      all_dots<V>(squares, a.p, count, a.v + c0, a.width, block.wide + c0);
+      all_dots<V>(rows, a.p, count, a.w + c0, a.width, block.sums + c0, apart);
+      all_dots<V>(squares, a.p, count, a.v + c0, a.width, block.sums + a.width + c0, apart);
     }
     factors<DIAGNOSE, UNIFORM>(a, first, total, block, diagnostics);
     for (int64_t c0 = 0; c0 < a.width; c0 += V * LANES) {
-      all_back<V>(rows, a.p, count, block.share + c0, at.data(), eta + c0, a.width);
-      all_back<V>(squares, a.p, count, block.gain + c0, at.data(), lam + c0, a.width);
+      all_back<V>(rows, a.p, count, block.terms + c0, at.data(), eta + c0, a.width);
+      all_back<V>(squares, a.p, count, block.terms + a.width + c0, at.data(), lam + c0, a.width);
     }
-    add_total(block.share, total, a.width, eta + a.p * a.width);  // the bias
-    add_total(block.gain, total, a.width, lam + a.p * a.width);
+    add_total(block.terms, total, a.width, eta + a.p * a.width);  // the bias
+    add_total(block.terms + a.width, total, a.width, lam + a.p * a.width);
   }
   if constexpr (DIAGNOSE) diagnostics.write(a.partials + t * Diagnostics::COUNT);
 }
@@ -251,9 +251,10 @@ struct Before {
   const float *mean, *variance;
 };
 
-// Means and variances from the inbox and the group's own message; padded to `width` in rows of `c` if that is more.
+// Means and variances, one after the other, from the inbox and the group's own message; padded to `width` in rows of `c` if
+// that is more.
 Before beliefs(Room& room, const float* own_eta, const float* own_lam, const Inbox& inbox, int64_t rows, int64_t c, int64_t width) {
-  float *mean = room.take(rows * width, 0.0f), *variance = room.take(rows * width, 0.0f);
+  float *mean = room.take(2 * rows * width, 0.0f), *variance = mean + rows * width;
   int64_t chunk = width == c ? rows * c : c;  // vectors run over whole rows, or over all of them
   for (int64_t r = 0; r < rows * c; r += chunk)
     for (int64_t j = 0; j < chunk; j += LANES) {
@@ -336,9 +337,8 @@ class MatrixPooledStep final : public Step {
     parts_ = room.take(tasks * 2 * (in_.p + 1) * width_, 0.0f);
     partials_.assign(tasks * Diagnostics::COUNT, 0.0f);
     a_ = std::make_unique<Pooled>(Pooled{
-        in_.n, in_.p, in_.c, width_, in_.slope, in_.rows.data, w_.mean, w_.variance, d_.mean, d_.variance, in_.measured,
-        in_.noise, Blocks(in_.weight, in_.n * in_.c), in_.reaction.data, in_.y_eta.data, in_.y_lam.data, in_.keep_y,
-        in_.keep_w, &of_y_, in_.new_y_eta, in_.new_y_lam, in_.new_reaction, parts_,
+        in_.n, in_.p, in_.c, width_, in_.slope, in_.rows.data, w_.mean, w_.variance, d_.mean, in_.measured,
+        in_.noise, Blocks(in_.weight, in_.n * in_.c), in_.keep_y, in_.keep_w, &of_y_, in_.new_y_eta, in_.new_y_lam, in_.new_reaction, parts_,
         partials_.data(), in_.n * (20 * in_.c + 4 * in_.p) > MORE_THAN_A_CACHE});
     work_ = lanes(in_.c) == LANES ? (in_.diagnose ? run<1, true> : run<1, false>) : (in_.diagnose ? run<2, true> : run<2, false>);
   }

@@ -2,7 +2,7 @@
 // rows are few and long, so vectors run along the inputs.
 #include <type_traits>
 
-#include "parallel.h"
+#include "prediction.h"
 
 namespace gbplearn {
 namespace {
@@ -187,8 +187,7 @@ struct Inputs {
     float predicted = off + value + reaction_w[f] * of_params + reaction_x[f] * of_rows;
     float outside_eta, outside_lam;
     of_y.sum(f, outside_eta, outside_lam);
-    float rest = sigma + k * (of_params + of_rows), lam = k / rest, eta = lam * predicted;
-    float part = k / (rest * outside_lam + k), reaction = part * (outside_lam * predicted - outside_eta);
+    auto [eta, lam, full, reaction] = predict_scalar(sigma, k, of_params + of_rows, predicted, outside_eta, outside_lam);
     if constexpr (DIAGNOSE) {
       Mask inside = first_of(1);
       Vec e = all(outside_eta), l = all(outside_lam);
@@ -201,7 +200,7 @@ struct Inputs {
     new_reaction_w[f] = keep_w * reaction_w[f] + (1 - keep_w) * reaction;
     new_reaction_x[f] = keep_x * reaction_x[f] + (1 - keep_x) * reaction;
     share[f] = -s * reaction;
-    gain[f] = s * s * part * outside_lam;
+    gain[f] = s * s * full;
   }
 
   // Undamped messages of 2 x 8 inputs from k on to the weights of channels [j, j + C): into `eta` and `lam (16, c)`.

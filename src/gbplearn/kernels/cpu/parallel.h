@@ -120,9 +120,9 @@ INLINE void transpose(Vec (&a)[LANES]) {
 #endif
 }
 
-// Visits of more bytes than the last cache holds prefetch what they will touch one piece (an image) later; smaller ones
+// Visits of more bytes than the second cache holds prefetch what they will touch one piece (an image) later; smaller ones
 // would only be slowed down.
-constexpr int64_t MORE_THAN_A_CACHE = 12 << 20;
+constexpr int64_t MORE_THAN_A_CACHE = 4 << 20;
 constexpr int64_t LINE = 16;  // floats that come together
 INLINE void prefetch(const float* p) { __builtin_prefetch(p, 1, 2); }
 

@@ -13,7 +13,7 @@
 #include <array>
 #include <numeric>
 
-#include "parallel.h"
+#include "prediction.h"
 #include "robust.h"
 #include "window.h"
 
@@ -170,7 +170,7 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
       gain *= other;
       if (some(all_of_it > 1e38f)) {  // it is observed, beside a vague measurement
         Mask large = all_of_it > 1e38f;
-        Vec direct = k * j[s] / (noise + k * j[o] * j[o] / other);
+        Vec direct = j[s] * precision_beside(noise, k, j[o] * j[o] / other);
         new_eta = large ? direct * (r - j[o] * (eta[o] / other)) : new_eta;
         gain = large ? direct : gain;
       }
@@ -181,7 +181,7 @@ INLINE void lanes(const Slices& a, const Sources<V>& from, int64_t f, int64_t un
           rest += part[i];
           left -= move[i];
         }
-      gain = k * j[s] / (noise + k * rest);
+      gain = j[s] * precision_beside(noise, k, rest);
       new_eta = gain * left;
     }
     store(a.planes[s].eta + unit + a.offset[s] + x, a.damp[s] * old_eta[s] + (1 - a.damp[s]) * new_eta, count);

@@ -5,6 +5,7 @@
 //
 //   to y: lam = 1 / (sigma² / weight + v_x) , eta = lam (m_x + measured)
 //   to x: lam = 1 / (sigma² / weight + v_y) , eta = lam (m_y - measured)   (to other pixels: nothing)
+#include "prediction.h"
 #include "step.h"
 
 namespace gbplearn {
@@ -69,7 +70,7 @@ struct Tiles {
       }
     Vec off = UNIFORM ? all(measured.at(0)) : measured.at(unit, count, 0), var = UNIFORM ? all(noise.at(0)) : noise.at(unit, count, 1);
     Vec weigh = UNIFORM ? weight_here : weight.at(unit, count, 1);
-    Vec part = weigh / (var * lam + weigh), gain = part * lam;  // 1 / (sigma² / weight + 1 / lam)
+    Vec part = passed(var, weigh, lam), gain = part * lam;
     Vec old_eta = load(old_y_eta + unit, count, 0), old_lam = load(old_y_lam + unit, count, 0);
     Vec full_eta_y = part * (eta + lam * off);
     Mask inside = first_of(count);
@@ -81,7 +82,7 @@ struct Tiles {
       diagnostics[1].add_prior(mean, y->eta[0].at(unit, count, 0), y->lam[0].at(unit, count, 1), inside);
       diagnostics[1].add_energy(off + best - mean, weigh, var, inside);
     }
-    part = weigh / (var * lam + weigh);
+    part = passed(var, weigh, lam);
     Vec full = part * lam, full_eta = part * (eta - lam * off);
     lam = (1 - damp_x) * full;
     eta = (1 - damp_x) * full_eta;
