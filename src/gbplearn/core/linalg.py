@@ -416,9 +416,20 @@ def spd_inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
 
 
 def whitening(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
-    """The lower triangular `w` with `w' w = a^-1` for positive definite `a`."""
-    factor, scale, _ = scaled_cholesky(a)
-    return triangular_solve(factor, scale[..., None] * jnp.eye(a.shape[-1], dtype=a.dtype))
+    """The lower triangular `w` with `w' w = a^-1` for positive definite `a`.
+
+    Elimination below the diagonal makes `a` beside the identity to `d u` beside `u'^-1`, where `a = u' d u`.
+    """
+    n, scale = a.shape[-1], _unit_scale(a)
+    unit = a * scale[..., :, None] * scale[..., None, :]
+
+    def step(j: int, m: Array) -> Array:
+        row = lax.dynamic_slice_in_dim(m, j, 1, -2)
+        share = lax.dynamic_slice_in_dim(m, j, 1, -1) / lax.dynamic_slice_in_dim(row, j, 1, -1)
+        return m - jnp.where((jnp.arange(n) > j)[:, None], share, 0) * row
+
+    m = lax.fori_loop(0, n, step, jnp.concatenate([unit, jnp.broadcast_to(jnp.eye(n, dtype=a.dtype), a.shape)], -1))
+    return m[..., n:] * lax.rsqrt(diagonal(m[..., :n]))[..., None] * scale[..., None, :]
 
 
 def log_determinant(a: Float[Array, "*b n n"]) -> Float[Array, "*b"]:
