@@ -423,7 +423,7 @@ def whitening(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     n, scale = a.shape[-1], _unit_scale(a)
     unit = a * scale[..., :, None] * scale[..., None, :]
 
-    def step(j: int, m: Array) -> Array:
+    def step(j: Array, m: Array) -> Array:
         row = lax.dynamic_slice_in_dim(m, j, 1, -2)
         share = lax.dynamic_slice_in_dim(m, j, 1, -1) / lax.dynamic_slice_in_dim(row, j, 1, -1)
         return m - jnp.where((jnp.arange(n) > j)[:, None], share, 0) * row
