@@ -176,7 +176,7 @@ class Group(eqx.Module):
 
     def with_noise(self, variance: Array) -> Group:
         """The same group with another noise variance for all."""
-        return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)))
+        return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)), white=None)
 
     def _shape(self, slot: Slot, j: Array) -> Array:
         """From `(F, M) + row_shape` to the layout of the message update."""
