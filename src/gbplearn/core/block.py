@@ -97,7 +97,8 @@ class Block(Family):
 
     def one(self, shape: Shape, dtype: Any) -> Values:
         """Unit matrices."""
-        eye = np.eye(shape[-1], dtype=dtype)  # by NumPy: outside of compiled code JAX would compile every operation
+        # By NumPy: outside of compiled code JAX would compile every operation for itself.
+        eye: Any = np.eye(shape[-1], dtype=dtype)
         return eye if len(shape) == 1 else jnp.broadcast_to(eye, self.lam_shape(shape))
 
     def take(self, eta: Values, lam: Values, index: Any) -> Natural:

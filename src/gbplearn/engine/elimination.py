@@ -154,7 +154,9 @@ def _eliminate_all(side: Side, weight: Array, rows: Array) -> tuple[Array, Array
         before = pivot + _sums_before(gain * first)
         after = before + gain * first
         moments = row + _sums_before(gain[:, None] * rest)
-        rows = rest - first[:, None] * (jnp.where(before > 0, 1 / jnp.where(before > 0, before, 1), 0)[:, None] * moments)
+        rows = rest - first[:, None] * (
+            jnp.where(before > 0, 1 / jnp.where(before > 0, before, 1), 0)[:, None] * moments
+        )
         # Rounding of what cancels must not pass for a measurement of a direction that is unknown otherwise.
         rows = jnp.where(jnp.abs(rows) <= _NOISE * eps * jnp.abs(rest), 0, rows)
         return cavity, left, weight * jnp.where(after > 0, before / jnp.where(after > 0, after, 1), 1), rows

@@ -15,7 +15,8 @@ to less than M, so fewer than 2 M edges lie above: for these `S_-i` and `R_-i` a
 one edge that holds more than half of `S`). A vague cavity far away would else leave its own rounding in `eta_i`.
 
 A cavity of zero precision has infinite variance. In that limit the measurement along `J_i` times the unknown directions
-adds nothing to the messages to the *other* variables; the message to the variable itself is finite.
+adds nothing to the messages to the *other* variables; the message to the variable itself is finite. Factors of few
+variables are in that case treated by elimination (`elimination.py`), where it needs no case of its own.
 
 Of a pooled edge set only the product of all messages into a unit is kept. Its factors take *beliefs* in the
 place of cavities, with means `m` and variances `v`, and each has one number `g`, its own share of what moved these
@@ -58,7 +59,6 @@ from .prediction import (
     same_f,
     unknown_directions,
 )
-
 
 # Factors of so many variables at most are treated by elimination, where something may be unknown of these.
 _FEW_SIDES = 4
@@ -214,7 +214,9 @@ def _together(sides: list[Side], m: int, f: int, dtype: jnp.dtype) -> Side:
         lam, at = lam.at[at:end, at:end].set(s.lam), end
     jacobian, eta = jnp.zeros((m, 0, f), dtype), jnp.zeros((0, f), dtype)
     return Side(
-        jnp.concatenate([jacobian, *(s.jacobian for s in sides)], 1), jnp.concatenate([eta, *(s.eta for s in sides)]), lam
+        jnp.concatenate([jacobian, *(s.jacobian for s in sides)], 1),
+        jnp.concatenate([eta, *(s.eta for s in sides)]),
+        lam,
     )
 
 
