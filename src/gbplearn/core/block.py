@@ -22,7 +22,7 @@ def _diagonal(a: Values) -> Values:
 
 
 def _proper(xp: Any, lam: Any) -> Any:
-    return host_linalg.definite(lam) if xp is np else linalg.scaled_cholesky(lam)[2]
+    return host_linalg.definite(lam) if xp is np else linalg.definite_inverse(lam)[1]
 
 
 def _inverse(xp: Any, lam: Any) -> tuple[Any, Any]:
@@ -97,7 +97,9 @@ class Block(Family):
 
     def one(self, shape: Shape, dtype: Any) -> Values:
         """Unit matrices."""
-        return jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), self.lam_shape(shape))
+        # By NumPy: outside of compiled code JAX would compile every operation for itself.
+        eye: Any = np.eye(shape[-1], dtype=dtype)
+        return eye if len(shape) == 1 else jnp.broadcast_to(eye, self.lam_shape(shape))
 
     def take(self, eta: Values, lam: Values, index: Any) -> Natural:
         """By an index of the other axes; the last stays whole."""
@@ -133,6 +135,10 @@ class Block(Family):
     def mean_or(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
         """The start along directions of which nothing is known. (Rounding may leave some where all were `proper`.)"""
         return start + self.mean(eta - self.information(lam, start), lam)
+
+    def any_mean(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
+        """By one elimination."""
+        return start + self.some_mean(eta - self.information(lam, start), lam)
 
     def variance(self, lam: Values) -> Values:
         """The diagonal of `lam^-1`."""
@@ -215,10 +221,12 @@ class Block(Family):
 
         All messages of such a block are weakened by one factor, until the prior is larger than their rounding.
         """
-        good = self.proper(now[1])
+        # One call for both: it is compiled once.
+        inverse, proper = linalg.definite_inverse(jnp.stack([now[1], jnp.broadcast_to(prior[1], now[1].shape)]))
+        good = proper[0]
         eta, lam = (add_all([p[k] for p in parts]) for k in (0, 1))
         most = 1 / (_LARGEST_RATIO * eta.shape[-1] * jnp.finfo(eta.dtype).eps)
-        ratio = _diagonal(linalg.spd_solve(prior[1], lam)).sum(-1)  # at least the largest eigenvalue
+        ratio = jnp.sum(inverse[1] * lam, (-2, -1))  # the trace of `prior^-1 lam`: at least the largest eigenvalue
         weight = jnp.minimum(1, most / jnp.maximum(ratio, most))
         weaker = prior[0] + self.over_values(weight) * eta, prior[1] + self.over_precisions(weight) * lam
         weaker = self._where(self.proper(weaker[1]), weaker, prior)

@@ -161,6 +161,10 @@ class Family(abc.ABC):
     def mean_or(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
         """The mean, or the start where, or along which, nothing is known."""
 
+    def any_mean(self, eta: Values, lam: Values, start: Values, proper: bool) -> Values:
+        """As `mean_or`, but any number along directions of which nothing is known. Easier to compute."""
+        return self.mean_or(eta, lam, start, proper)
+
     @abc.abstractmethod
     def variance(self, lam: Values) -> Values:
         """Marginal variances; infinite where nothing is known."""

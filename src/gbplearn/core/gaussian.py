@@ -163,6 +163,10 @@ class Gaussian(eqx.Module):
         """
         return self.family.mean_or(self.eta, self.lam, start, proper)
 
+    def any_mean(self, start: Array, proper: bool) -> Float[Values, "..."]:
+        """As `mean_or`, but along directions of a block of which nothing is known anything: easier to compute."""
+        return self.family.any_mean(self.eta, self.lam, start, proper)
+
     @property
     def variance(self) -> Float[Values, "..."]:
         """Marginal variances; infinite where nothing is known."""

@@ -368,6 +368,15 @@ def definite_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"],
 def semidefinite_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n"]) -> Float[Array, "*b n"]:
     """`a^+ b`: the shortest `x` with `a x = b`, in units of the diagonal of `a`; for `b` in the range of `a`.
 
+    Most of the time all matrices are definite, and one elimination in the order of the axes is enough.
+    """
+    x, good = definite_solve(a, b[..., None])
+    return lax.cond(all_true(good), lambda: x[..., 0], lambda: _shortest_solution(a, b))
+
+
+def _shortest_solution(a: Float[Array, "*b n n"], b: Float[Array, "*b n"]) -> Float[Array, "*b n"]:
+    """`a^+ b` of semidefinite matrices.
+
     Where elimination leaves nothing of an axis, its column is how the others would have to move with it: a direction of
     which nothing is known. What the solution has along these is taken out.
     """
@@ -404,6 +413,23 @@ def spd_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n k"]) -> Float[Arr
 def spd_inverse(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     """`a^-1` for positive definite `a`, exactly symmetric."""
     return 1 / a if a.shape[-1] == 1 else definite_inverse(a)[0]
+
+
+def whitening(a: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
+    """The lower triangular `w` with `w' w = a^-1` for positive definite `a`.
+
+    Elimination below the diagonal makes `a` beside the identity to `d u` beside `u'^-1`, where `a = u' d u`.
+    """
+    n, scale = a.shape[-1], _unit_scale(a)
+    unit = a * scale[..., :, None] * scale[..., None, :]
+
+    def step(j: Array, m: Array) -> Array:
+        row = lax.dynamic_slice_in_dim(m, j, 1, -2)
+        share = lax.dynamic_slice_in_dim(m, j, 1, -1) / lax.dynamic_slice_in_dim(row, j, 1, -1)
+        return m - jnp.where((jnp.arange(n) > j)[:, None], share, 0) * row
+
+    m = lax.fori_loop(0, n, step, jnp.concatenate([unit, jnp.broadcast_to(jnp.eye(n, dtype=a.dtype), a.shape)], -1))
+    return m[..., n:] * lax.rsqrt(diagonal(m[..., :n]))[..., None] * scale[..., None, :]
 
 
 def log_determinant(a: Float[Array, "*b n n"]) -> Float[Array, "*b"]:

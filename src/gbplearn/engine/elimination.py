@@ -26,13 +26,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
 from ..core.linalg import add_all, pivot_tolerance, sum_along, sum_of_others
 
 # What is left of a difference that cancelled: this much, in units of the rounding, is nothing.
 _NOISE = 16.0
+# Sums of so many rows are written out.
+_FEW = 3
 
 
 class Side(NamedTuple):
@@ -107,6 +109,73 @@ def _known_rows(side: Side) -> Iterator[tuple[Array, Array]]:
         row = jnp.where(known, left[0, 1:], 0)
         yield jnp.where(known, pivot, 0), row
         left = left[1:, 1:] - (left[1:, :1] / jnp.where(known, pivot, 1)) * row
+
+
+def message_by_loop(
+    jacobian: Float[Array, "m d *f"], residual: Float[Array, "m *f"], weight: Float[Array, "m *f"], others: Side
+) -> tuple[Float[Array, "d *f"], Float[Array, "d d *f"]]:
+    """As `message_to`, for many factors: a loop over the directions of all other variables, which are joined in one.
+
+    What is known best of the cavity is eliminated first. Small pivots are then those of directions of which nothing is
+    known, and no others.
+    """
+    d, k = jacobian.shape[1], others.eta.shape[0]
+    rows = jnp.concatenate([others.jacobian, jacobian, residual[:, None]], 1)
+    if k:
+        weight, rows = _eliminate_all(others, weight, rows)
+    rows = rows[:, k:]
+    weighted = weight[:, None] * rows[:, :d]
+    lam = add_all(list(weighted[:, :, None] * rows[:, None, :d]))
+    return add_all(list(weighted * rows[:, d:])), lam
+
+
+def _eliminate_all(side: Side, weight: Array, rows: Array) -> tuple[Array, Array]:
+    """The weights and rows when the variable of `side` is eliminated; their first columns are 0 then."""
+    k, eps = side.eta.shape[0], jnp.finfo(rows.dtype).eps
+    own = _diagonal(side.lam)
+    unit = jnp.where(own > 0, 1 / jnp.where(own > 0, own, 1), 0)
+    between = jnp.zeros((rows.shape[1] - k - 1, *own.shape[1:]), own.dtype)
+
+    def step(_, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        cavity, left, weight, rows = carry
+        size = jnp.where(left, _diagonal(cavity[:, :k]) * unit, -jnp.inf)
+        here = lax.broadcasted_iota(jnp.int32, size.shape, 0) == jnp.argmax(size, 0)
+        known, left = jnp.max(size, 0) > pivot_tolerance(rows.dtype, k), left & ~here
+        row = jnp.where(known, jnp.sum(jnp.where(here[:, None], cavity, 0), 0), 0)
+        pivot = jnp.sum(jnp.where(here, row[:k], 0), 0)
+        cavity = cavity - (row[:k] / jnp.where(known, pivot, 1))[:, None] * row
+        row = jnp.concatenate([jnp.where(left, row[:k], 0), between, row[k:]])
+        first = jnp.sum(jnp.where(here, rows[:, :k], 0), 1)
+        rest = jnp.concatenate([jnp.where(here, 0, rows[:, :k]), rows[:, k:]], 1)
+        # Beside a measurement that contains far more of this direction, what others do is rounding.
+        strength = weight * first * first
+        first = jnp.where(strength > eps * eps * jnp.max(strength, 0), first, 0)
+        gain = weight * first
+        before = pivot + _sums_before(gain * first)
+        after = before + gain * first
+        moments = row + _sums_before(gain[:, None] * rest)
+        rows = rest - first[:, None] * (
+            jnp.where(before > 0, 1 / jnp.where(before > 0, before, 1), 0)[:, None] * moments
+        )
+        # Rounding of what cancels must not pass for a measurement of a direction that is unknown otherwise.
+        rows = jnp.where(jnp.abs(rows) <= _NOISE * eps * jnp.abs(rest), 0, rows)
+        return cavity, left, weight * jnp.where(after > 0, before / jnp.where(after > 0, after, 1), 1), rows
+
+    start = jnp.concatenate([side.lam, side.eta[:, None]], 1), jnp.ones(side.eta.shape, bool), weight, rows
+    return lax.fori_loop(0, k, step, start)[2:]
+
+
+def _diagonal(a: Float[Array, "k k *f"]) -> Float[Array, "k *f"]:
+    return jnp.stack([a[i, i] for i in range(a.shape[0])])
+
+
+def _sums_before(x: Array) -> Array:
+    """Of each row along the first axis the sum of those before it."""
+    m = x.shape[0]
+    if m > _FEW:  # one product, where XLA would compute each sum from its beginning
+        below = jnp.tril(jnp.ones((m, m), x.dtype), -1)
+        return jnp.matmul(below, x.reshape(m, -1), precision=lax.Precision.HIGHEST).reshape(x.shape)
+    return jnp.stack([jnp.zeros_like(x[0]), *(add_all(list(x[:i])) for i in range(1, m))])
 
 
 def scalar_messages_to_all(

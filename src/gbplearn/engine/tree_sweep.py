@@ -4,7 +4,7 @@ One sweep is one iteration of `gbp.TreeOrder()`. All groups are linearised at th
 about the *step* from there, so that float32 holds means that are many standard deviations away from 0:
 
 1. Factors of one unit send their messages, which with the priors are all that is known *locally* of a unit; and with
-   what factors outside of the forest have said before.
+   the messages of factors outside of the forest.
 2. Up, from the leaves: each joint takes the cavities of its children, complete by then, and sends a message to its
    parent.
 3. Down, from the roots: the cavity of the parent is what is known locally, the messages of the other joints below it

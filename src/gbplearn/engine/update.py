@@ -15,7 +15,8 @@ to less than M, so fewer than 2 M edges lie above: for these `S_-i` and `R_-i` a
 one edge that holds more than half of `S`). A vague cavity far away would else leave its own rounding in `eta_i`.
 
 A cavity of zero precision has infinite variance. In that limit the measurement along `J_i` times the unknown directions
-adds nothing to the messages to the *other* variables; the message to the variable itself is finite.
+adds nothing to the messages to the *other* variables; the message to the variable itself is finite. Factors of few
+variables are in that case treated by elimination (`elimination.py`), where it needs no case of its own.
 
 Of a pooled edge set only the product of all messages into a unit is kept. Its factors take *beliefs* in the
 place of cavities, with means `m` and variances `v`, and each has one number `g`, its own share of what moved these
@@ -45,6 +46,7 @@ from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..core.linalg import others_in_list, sum_of_others
 from ..kernels.registry import kernels
+from .elimination import Side, message_by_loop
 from .prediction import (
     Edge,
     GeneralPrediction,
@@ -54,8 +56,14 @@ from .prediction import (
     plus,
     predict_general,
     predict_scalar,
+    same_f,
     unknown_directions,
 )
+
+# Factors of so many variables at most are treated by elimination, where something may be unknown of these.
+_FEW_SIDES = 4
+# ... and up to so many of them always: it takes half the time to compile.
+_FEW_FACTORS = 1_000
 
 
 class PooledMessages(NamedTuple):
@@ -112,30 +120,104 @@ def general_messages(
     residual: Float[Array, "f m"],
     covariance: Float[Array, "f m m"],
     scale: Float[Array, "f m"] | None,
+    whitening: Array | None = None,
 ) -> list[Gaussian]:
-    """Messages of factors with any M over scalars and blocks, all in block form. Arguments as `scalar_messages`."""
+    """Messages of factors with any M over scalars and blocks, all in block form. Arguments as `scalar_messages`.
+
+    **Arguments:** `whitening`: of the noise (`Group.whitening`), if that is known beforehand.
+    """
     found = kernels().many_outputs(edges, residual, covariance, scale)
     if found is not None:
         return [Gaussian(eta[..., None], lam[..., None, None]) for eta, lam in found]
+    certain = all(e.proper for e in edges)
+    few = sum(e.jacobian.shape[1] for e in edges) <= _FEW_SIDES
+    if few and not certain and residual.shape[0] <= _FEW_FACTORS:
+        return _by_elimination(edges, residual, covariance, scale, whitening)
     # In units of the noise, metres beside radians do no harm.
     whiten = lax.rsqrt(linalg.diagonal(covariance))
-    covariance = covariance * whiten[:, :, None] * whiten[:, None, :]
+    unit = covariance * whiten[:, :, None] * whiten[:, None, :]
     if scale is not None:
         whiten = whiten * linalg.safe_sqrt(scale)
-    residual = residual * whiten
-    edges = [e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges]
-    edges, apart = _joined(edges)
-    inverses = [linalg.definite_inverse(e.cavity.lam) for e in edges]
+    left = residual * whiten
+    white, apart = _joined([e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges])
+    inverses = [linalg.definite_inverse(e.cavity.lam) for e in white]
 
     def definite() -> list[Gaussian]:
-        moments = [definite_moments(e, covariance) for e, (covariance, _) in zip(edges, inverses)]
-        return _definite(predict_general(edges, residual, moments), covariance)
+        moments = [definite_moments(e, covariance) for e, (covariance, _) in zip(white, inverses)]
+        return apart(_definite(predict_general(white, left, moments), unit))
 
-    if all(e.proper and e.jacobian.shape[3] == 1 for e in edges):
-        return apart(definite())
+    def limit() -> list[Gaussian]:
+        if few:
+            return _by_elimination(edges, residual, covariance, scale, whitening)
+        return apart(_limit(white, left, unit))
+
+    if certain and all(e.jacobian.shape[3] == 1 for e in edges):
+        return definite()
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
     good = linalg.all_true(jnp.stack([jnp.all(good) for _, good in inverses]))
-    return apart(lax.cond(good, definite, lambda: _limit(edges, residual, covariance)))
+    return lax.cond(good, definite, limit)
+
+
+def _by_elimination(
+    edges: list[Edge], residual: Array, covariance: Array, scale: Array | None, whitening: Array | None
+) -> list[Gaussian]:
+    """Messages of factors of few variables (`elimination.py`): those of one dimension at once."""
+    f, m = residual.shape
+    # The robust scale belongs to the noise alone, and is in the covariance where that has more than noise in it.
+    known = whitening is not None
+    root = None if known or scale is None else linalg.safe_sqrt(scale)
+    whiten = linalg.whitening(covariance) if whitening is None else whitening
+    whiten = whiten if root is None else whiten * root[:, None, :]
+    weight = scale if known and scale is not None else jnp.ones_like(residual)
+
+    def white(x: Array) -> Array:  # (F, M, k)
+        return whiten[..., None] * x if whiten.ndim == 2 else whiten @ x
+
+    # Of each variable of a factor, with the factors along the last axis; about the step from the linearisation point.
+    sides: list[tuple[int, int, Side]] = []
+    for i, e in enumerate(edges):
+        off = e.cavity.eta - jnp.einsum("fnij,fnj->fni", *same_f(e.cavity.lam, e.point))
+        for n in range(e.jacobian.shape[1]):
+            d = e.jacobian.shape[3]
+            j = jnp.broadcast_to(white(e.jacobian[:, n]), (f, m, d))
+            eta, lam = (jnp.broadcast_to(a[:, n], (f, *a.shape[2:])) for a in (off, e.cavity.lam))
+            sides.append((i, n, Side(*(jnp.moveaxis(a, 0, -1) for a in (j, eta, lam)))))
+    rest = white(residual[..., None])[..., 0]
+    found: dict[tuple[int, int], Gaussian] = {}
+    for d in dict.fromkeys(s.eta.shape[0] for _, _, s in sides):
+        same = [k for k, (_, _, s) in enumerate(sides) if s.eta.shape[0] == d]
+        others = [_together([s for i, (_, _, s) in enumerate(sides) if i != k], m, f, residual.dtype) for k in same]
+        stacked = Side(*(jnp.stack(a, -2) for a in zip(*others)))
+        to = jnp.stack([sides[k][2].jacobian for k in same], -2)
+        left, weights = (jnp.stack([a.T] * len(same), -2) for a in (rest, weight))
+        eta, lam = message_by_loop(to, left, weights, stacked)
+        for t, k in enumerate(same):
+            i, n, _ = sides[k]
+            found[i, n] = Gaussian(eta[:, t].T, jnp.moveaxis(lam[:, :, t], -1, 0))
+    out = []
+    for i, e in enumerate(edges):
+        mine = [found[i, n] for n in range(e.jacobian.shape[1])]
+        each = jax.tree.map(lambda *a: jnp.stack(a, 1), *mine)
+        point = jnp.broadcast_to(e.point, each.eta.shape)
+        out.append(Gaussian(each.eta + linalg.information(each.lam, point), each.lam))
+    return out
+
+
+def _together(sides: list[Side], m: int, f: int, dtype: jnp.dtype) -> Side:
+    """Variables as one, of which nothing joins the parts."""
+    if len(sides) == 1:
+        return sides[0]
+    k = sum(s.eta.shape[0] for s in sides)
+    lam, at = jnp.zeros((k, k, f), dtype), 0
+    for s in sides:
+        end = at + s.eta.shape[0]
+        lam, at = lam.at[at:end, at:end].set(s.lam), end
+    jacobian, eta = jnp.zeros((m, 0, f), dtype), jnp.zeros((0, f), dtype)
+    return Side(
+        jnp.concatenate([jacobian, *(s.jacobian for s in sides)], 1),
+        jnp.concatenate([eta, *(s.eta for s in sides)]),
+        lam,
+    )
 
 
 def _joined(edges: list[Edge]) -> tuple[list[Edge], Callable[[list[Gaussian]], list[Gaussian]]]:

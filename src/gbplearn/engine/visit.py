@@ -75,7 +75,7 @@ def propose(
         k = None if scale is None else scale[:, 0]
         each, pooled_ones = (iter(m) for m in scalar_messages(edges, residual[:, 0], noise, k, pools))
         return [next(pooled_ones if s.pooled else each) for s in group.slots]
-    out = general_messages(edges, residual, noise, scale)
+    out = general_messages(edges, residual, noise, scale, group.whitening() if held is None else None)
     return [Gaussian.from_vectors(s.family, m) for m, s in zip(out, group.slots)]
 
 

@@ -94,7 +94,9 @@ def diagnose_visit(
     group, outside = local.group, inbox.outside()
     known = {} if reported is None else reported.changes
     old, full = (beliefs_with(group, outside, own) for own in (before.outbox(group), proposed))
-    means, new = means_of(local, old), means_of(local, full)
+    means = means_of(local, old)
+    # Along directions of which nothing is known a step does not count: any mean will do.
+    new = {n: b.any_mean(means[n], n in local.proper) for n, b in full.items()}
     changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
     learnt, settling = [n for n in group.variables if n in local.parameters], None
     if learnt:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
 from ..core import linalg
@@ -90,6 +90,7 @@ class Group(eqx.Module):
     switch_axes: tuple[int, ...] = eqx.field(static=True)
     weight_repeat: int = eqx.field(static=True, default=1)  # so many factors in a row have the same weight
     numbers: Array | None = None  # where the group grows: of the factor in each row; -1 for a row that is not in use
+    white: Array | None = None  # of covariances, what makes their noise white (`linalg.whitening`): by `with_known`
 
     @property
     def factors(self) -> int:
@@ -150,7 +151,8 @@ class Group(eqx.Module):
         for role, i in self.arguments:
             constant = self.constants[i] if role is Role.CONSTANT else None
             known.append(fixed[self.fixed[i].variable] if role is Role.FIXED else constant)
-        return dataclasses.replace(self, measurement=self.measurement.with_known(known))
+        white = linalg.whitening(self.noise) if self.white is None and self.noise.ndim == 3 else self.white
+        return dataclasses.replace(self, measurement=self.measurement.with_known(known), white=white)
 
     def value(self, values: dict[str, Array]) -> Float[Array, "f m"]:
         """`h` of every factor at the values of the variables."""
@@ -174,7 +176,7 @@ class Group(eqx.Module):
 
     def with_noise(self, variance: Array) -> Group:
         """The same group with another noise variance for all."""
-        return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)))
+        return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)), white=None)
 
     def _shape(self, slot: Slot, j: Array) -> Array:
         """From `(F, M) + row_shape` to the layout of the message update."""
@@ -251,9 +253,12 @@ class Group(eqx.Module):
         """Squared Mahalanobis distances: of each output `(F, M)`, with full covariance a factor `(F, 1)`."""
         if self.noise.ndim == 2:
             return residual * residual / self.noise
-        covariance = jnp.broadcast_to(self.noise, (residual.shape[0], *self.noise.shape[1:]))
-        solved = linalg.spd_solve(covariance, residual[..., None])[..., 0]
-        return jnp.sum(residual * solved, 1, keepdims=True)
+        white = linalg.whitening(self.noise) if self.white is None else self.white
+        return jnp.sum((white @ residual[..., None])[..., 0] ** 2, 1, keepdims=True)
+
+    def whitening(self) -> Array | None:
+        """What makes the noise white: of each measurement `(F | 1, M)`, or matrices; None if it is not known yet."""
+        return lax.rsqrt(self.noise) if self.noise.ndim == 2 else self.white
 
     def covariance(self) -> Float[Array, "f m m"]:
         """Noise covariance as matrices."""

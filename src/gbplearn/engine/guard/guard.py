@@ -172,6 +172,7 @@ class _Means:
 
     def __init__(self, problem: Problem, state: State):
         self._problem, self._state, self._values = problem, None, None
+        self._candidate: tuple[State, proximal.Candidate] | None = None
         if is_small(jax.tree.leaves(state)):
             self._state = jax.tree.map(np.array, state)  # a copy: the loop gives the buffers of its state away
         else:
@@ -184,6 +185,20 @@ class _Means:
             assert self._state is not None
             self._values = proximal.current_means(self._problem, self._state)
         return self._values
+
+    def energy(self, now: State) -> float:
+        """At these means. Of small graphs the messages of `now` are centred there in the same compiled call."""
+        if self._state is None:
+            return float(proximal.total_energy(self._problem, self.values))
+        if self._candidate is None or self._candidate[0] is not now:
+            self._candidate = now, proximal.candidate(self._problem, now, self._state)
+            self._values = self._candidate[1].values
+        return float(self._candidate[1].energy)
+
+    def centred(self, now: State, x: Values) -> State | None:
+        """The messages of `now` centred at `x`, if that has been computed."""
+        known = self._candidate is not None and self._candidate[0] is now and self._values is x
+        return self._candidate[1].centred if known and self._candidate is not None else None
 
 
 class GuardedRun:
@@ -210,7 +225,8 @@ class GuardedRun:
         self.rows: list[Diagnostics] = []
         self.begun = 0  # where messages were started last, among the rows
         self.events: list[GuardEvent] = []
-        self.start: _Means | None = None  # before the first iteration; None: those of the priors
+        self.start: _Means | None = None  # before the first iteration; None: those of the priors, not needed yet
+        self.warm = False  # started from earlier messages
         self.best: _Means | None = None  # at the end of the best chunk
         self.best_energy = np.inf
         stochastic = options.dropping or fixed_moves(problem, options) is None
@@ -244,7 +260,8 @@ class GuardedRun:
         """Infer, on a problem as `program.begin` makes it."""
         if not self.problem.active():
             return self._end(state, converged=True)
-        self.start = None if not np.asarray(state.visits).any() else _Means(self.problem, state)
+        self.warm = bool(np.asarray(state.visits).any())
+        self.start = _Means(self.problem, state) if self.warm else None
         options, stages = self.options, 2 if self.options.damped else 1
         while True:
             state, verdict = self._pass_messages(state, options)
@@ -255,7 +272,7 @@ class GuardedRun:
             if self._moved_by_rounding(state):
                 return self._end(state, converged=False, rounding=True)
             self._note(_FOUND[verdict])
-            best = self._best()
+            best = self._best(state)
             if not self.guard.enabled:
                 return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
             if self.left == 0:
@@ -263,7 +280,7 @@ class GuardedRun:
             if not stages:
                 return self._proximal(self._restart(state, best), best)
             stages -= 1
-            if self._is_best(best) or self.start is not None:
+            if self._is_best(best) or self.warm:
                 state = self._restart(state, best)
             else:  # no better means than the prior's yet: from the very beginning
                 fresh = empty_state(self.problem, state.key, self._keeps_points(state))
@@ -283,18 +300,14 @@ class GuardedRun:
         rounding = find_beliefs(self.problem, state).rounding
         return may_be_rounding(residual, {n: x for n, x in rounding.items() if np.isfinite(x)})
 
-    def _best(self) -> Values:
+    def _best(self, state: State) -> Values:
         """The means with the lowest energy, the start among them. Computed only when something went wrong."""
-        if self.start is not None:
-            start = self.start.values
-        else:
-            p = self.problem
-            start = {name: g.mean_or(p.start[name], name in p.proper) for name, g in p.prior.items()}
-        if self.best is not None:
-            energy = float(proximal.total_energy(self.problem, self.best.values))
-            if energy <= float(proximal.total_energy(self.problem, start)):
-                return self.best.values
-        return start
+        if self.start is None:  # before any message
+            self.start = _Means(self.problem, jax.tree.map(np.zeros_like, state))
+        lowest = self.start.energy(state)
+        if self.best is not None and self.best.energy(state) <= lowest:
+            return self.best.values
+        return self.start.values
 
     def _is_best(self, means: Values) -> bool:
         """Whether these are the means at the end of the best chunk."""
@@ -306,7 +319,9 @@ class GuardedRun:
 
     def _restart(self, state: State, x: Values) -> State:
         """Messages centred at `x`, or none at all if they are broken."""
-        centred = proximal.recentre(self.problem, state, x)
+        known = (m.centred(state, x) for m in (self.best, self.start) if m is not None)
+        centred = next((c for c in known if c is not None), None)
+        centred = proximal.recentre(self.problem, state, x) if centred is None else centred
         if proximal.finite(centred.messages):
             return centred
         return self._with_points(self._empty(self.problem, state), x)
@@ -330,12 +345,12 @@ class GuardedRun:
         """
         sound = proximal.finite(state.messages)
         if not self.guard.enabled and not sound:
-            best = self._best()
+            best = self._best(state)
             return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
         # Beliefs that still move by more than a standard deviation an iteration may be on their way up.
         on_the_way = self.rows[-1].residual[-1].max() <= 1 or (not lost and self._falling())
         if self.guard.enabled and not (sound and on_the_way):
-            best = self._best()
+            best = self._best(state)
             energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
             least = float(proximal.total_energy(self.problem, best))
             if not (sound and energy <= least + 1e-3 * abs(least)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -130,7 +130,7 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
         if scale is not None:
             least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
             noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
-        groups.append(dataclasses.replace(group, y=residual, noise=noise, weight=None, robust=None))
+        groups.append(dataclasses.replace(group, y=residual, noise=noise, white=None, weight=None, robust=None))
         for slot, j in zip(group.slots, group.operators(linear)):
             pooled = _own_precision(groups[-1], slot, j)
             load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
@@ -156,7 +156,8 @@ def with_settled_noise(problem: Problem, state: State, x: Values) -> Problem:
     for group in problem.groups:
         spread = held_spread(group, problem.held, group.linearise(full)) if group.held else None
         if spread is not None:
-            group = dataclasses.replace(group, noise=spread + (group.noise if group.scalar else group.covariance()))
+            noise = spread + (group.noise if group.scalar else group.covariance())
+            group = dataclasses.replace(group, noise=noise, white=None)
         groups.append(group)
     return dataclasses.replace(problem, groups=tuple(groups), held={})
 
@@ -198,6 +199,22 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
 
 
 current_means = lean_jit(all_means)
+
+
+class Candidate(NamedTuple):
+    """Means to start from again, their energy, and messages with their means there."""
+
+    values: Values
+    energy: Array
+    centred: State
+
+
+@lean_jit
+def candidate(problem: Problem, state: State, of: State) -> Candidate:
+    """The means of the messages `of`, as those that the messages of `state` may be centred at."""
+    values = all_means(problem, of)
+    groups, priors = problem.energies(values)
+    return Candidate(values, add_all([*groups, *priors.values()]), recentre(problem, state, values))
 
 
 def broken_group(problem: Problem, x: Values) -> int | None:
