@@ -222,8 +222,8 @@ def advance(
 
     **Returns:** the state, the newest diagnostics, and those of each iteration (NumPy).
     """
-    picks = fixed_moves(problem, options) is None
-    seldom = large and (not options.schedule.by_diagnostics if picks else options.plan is None)
+    # A sweep over a forest is always diagnosed.
+    seldom = large and not options.schedule.by_diagnostics and options.plan is None
     every = np.int32(EVERY if enough.settled < 0 else EVERY_SETTLING) if seldom else None
     # By NumPy: outside of compiled code JAX would compile every operation for itself.
     dtype = latest.residual.dtype

@@ -32,9 +32,9 @@ from ...core.gaussian import Gaussian
 from ...graph.problem import Problem
 from ..diagnostics import Diagnostics, no_diagnostics
 from ..loop import CHUNK, Enough, advance
-from ..moves import fixed_moves
 from ..options import Options
 from ..rounding import find_beliefs, may_be_rounding
+from ..schedules import FixedOrder
 from ..state import State, empty_state
 from . import proximal
 from .events import GuardAction, GuardEvent
@@ -229,7 +229,7 @@ class GuardedRun:
         self.warm = False  # started from earlier messages
         self.best: _Means | None = None  # at the end of the best chunk
         self.best_energy = np.inf
-        stochastic = options.dropping or fixed_moves(problem, options) is None
+        stochastic = options.dropping or not isinstance(options.schedule, FixedOrder)
         self.patience = guard.patience * (3 if stochastic else 1)
 
     @property
