@@ -141,3 +141,22 @@ def test_a_condition_of_a_batch_is_one_condition():
     np.testing.assert_array_equal(jax.vmap(either)(flags), [0, 0])
     np.testing.assert_array_equal(jax.vmap(either)(flags[:1]), [1])
     assert "cond" in str(jax.make_jaxpr(jax.vmap(either))(flags))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_whitening(n, x64):
+    """`w a w' = 1` with a lower triangular `w`, whatever the units of the axes."""
+    rng = np.random.default_rng(n)
+    units = 10.0 ** rng.uniform(-3, 3, n)
+    a = np.stack([random_spd(rng, n) for _ in range(4)]) * units[:, None] * units
+    w = np.asarray(linalg.whitening(jnp.asarray(a)))
+    np.testing.assert_array_equal(w, np.tril(w))
+    np.testing.assert_allclose(w @ a @ np.swapaxes(w, 1, 2), np.broadcast_to(np.eye(n), a.shape), atol=1e-9)
+
+
+def test_digits_are_kept_unless_two_axes_are_alike():
+    """A correlation `r` leaves `1 - r²` of the difference of two axes, whatever their units."""
+    for lost, expected in ((0.5, True), (1e-2, True), (1e-4, False), (0.0, False)):
+        r = np.sqrt(1 - lost)
+        a = np.float32([[1.0, r * 1e3, 0.0], [r * 1e3, 1e6, 0.0], [0.0, 0.0, 1e-6]])
+        assert bool(linalg.keeps_digits(jnp.asarray(a))) is expected

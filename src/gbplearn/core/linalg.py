@@ -364,6 +364,13 @@ def definite_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"],
     return symmetric(inverse), good
 
 
+def keeps_digits(a: Float[Array, "*b n n"]) -> Bool[Array, "*b"]:
+    """Whether no two axes of definite matrices are so alike that their difference has lost half of its digits."""
+    own = diagonal(a)
+    alike = jnp.where(jnp.eye(a.shape[-1], dtype=bool), 0, a**2)
+    return jnp.all(alike <= (1 - 3 * jnp.finfo(a.dtype).eps ** 0.5) * own[..., :, None] * own[..., None, :], (-2, -1))
+
+
 @jax.custom_jvp
 def semidefinite_solve(a: Float[Array, "*b n n"], b: Float[Array, "*b n"]) -> Float[Array, "*b n"]:
     """`a^+ b`: the shortest `x` with `a x = b`, in units of the diagonal of `a`; for `b` in the range of `a`.

@@ -142,9 +142,10 @@ def general_messages(
     white, apart = _joined([e._replace(jacobian=e.jacobian * whiten[:, None, :, None]) for e in edges])
     inverses = [linalg.definite_inverse(e.cavity.lam) for e in white]
 
+    found = predict_general(white, left, [definite_moments(e, v) for e, (v, _) in zip(white, inverses)])
+
     def definite() -> list[Gaussian]:
-        moments = [definite_moments(e, covariance) for e, (covariance, _) in zip(white, inverses)]
-        return apart(_definite(predict_general(white, left, moments), unit))
+        return apart(_definite(found, unit))
 
     def limit() -> list[Gaussian]:
         if few:
@@ -154,8 +155,12 @@ def general_messages(
     if certain and all(e.jacobian.shape[3] == 1 for e in edges):
         return definite()
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
-    good = linalg.all_true(jnp.stack([jnp.all(good) for _, good in inverses]))
-    return lax.cond(good, definite, limit)
+    good = [jnp.all(good) for _, good in inverses]
+    if few:
+        # A direction that is known well, beside one that is not, would be lost in the sum of the two that is `S`.
+        good += [jnp.all(linalg.keeps_digits(e.cavity.lam)) for e in white]
+        good += [jnp.all(linalg.keeps_digits(unit[:, None] + p)) for p in found.parts if p is not None]
+    return lax.cond(linalg.all_true(jnp.stack(good)), definite, limit)
 
 
 def _by_elimination(
