@@ -77,5 +77,5 @@ def check_same_parameters(several: list[Mapping[str, Gaussian]]) -> None:
         for name, belief in first.items():
             if other[name].shape != belief.shape:
                 raise ValueError(f"'{name}' has shape {belief.shape} in one and {other[name].shape} in another")
-            if other[name].block != belief.block:
+            if other[name].family != belief.family:
                 raise ValueError(f"'{name}' is of scalars in one and of blocks in another")
