@@ -154,8 +154,14 @@ def test_whitening(n, x64):
     np.testing.assert_allclose(w @ a @ np.swapaxes(w, 1, 2), np.broadcast_to(np.eye(n), a.shape), atol=1e-9)
 
 
-def test_digits_are_kept_unless_two_axes_are_alike():
+def test_digits_are_kept_unless_an_axis_is_nearly_a_combination_of_others():
     """A correlation `r` leaves `1 - r²` of the difference of two axes, whatever their units."""
+    three = np.cos(np.deg2rad([0.0, 120.0, 240.0])[:, None] - np.deg2rad([0.0, 120.0, 240.0]))  # no pair is alike
+    assert not bool(linalg.keeps_digits(jnp.asarray(three + 1e-5 * np.eye(3), jnp.float32)))
+    turn = np.linalg.qr(np.random.default_rng(2).standard_normal((4, 4)))[0]
+    for spread, expected in ((1e-1, True), (1e-6, False)):
+        a = turn @ np.diag([1.0, 1.0, spread, spread]) @ turn.T
+        assert bool(linalg.keeps_digits(jnp.asarray(a, jnp.float32))) is expected
     for lost, expected in ((0.5, True), (1e-2, True), (1e-4, False), (0.0, False)):
         r = np.sqrt(1 - lost)
         a = np.float32([[1.0, r * 1e3, 0.0], [r * 1e3, 1e6, 0.0], [0.0, 0.0, 1e-6]])

@@ -31,10 +31,14 @@ class Shuffled(gbp.Schedule):
 
 
 class BackAndForth(gbp.FixedOrder):
-    """A user's own order."""
+    """A user's own order, in NumPy's numbers; up to the last group, or `beyond` it."""
+
+    def __init__(self, beyond=1):
+        self.beyond = beyond
 
     def order(self, names):
-        return (*range(len(names))[::-1], *range(1, len(names)))
+        last = len(names) - self.beyond
+        return (*np.arange(last, -1, -1), *np.arange(1, last + 1))
 
 
 SCHEDULES = [
@@ -59,7 +63,7 @@ def test_a_schedule_goes_on_where_it_was():
     for count in range(1, 6):
         state = gbp.step(graph, state, schedule=Shuffled())
         np.testing.assert_array_equal(state.visits, count)
-        orders.add(tuple(np.asarray(state.schedule[1]).tolist()))
+        orders.add(tuple(np.asarray(state.schedule.state[1]).tolist()))
     assert len(orders) > 2  # drawn anew in each of them
     many = gbp.infer(graph, schedule=Shuffled(), seed=4, iterations=5, tolerance=0.0)
     np.testing.assert_array_equal(many.state.visits, 5)
@@ -78,13 +82,72 @@ def test_one_move_after_the_other_is_the_order():
         assert schedule.count(groups) == len(wanted)
 
 
-def test_a_pick_that_is_no_group_is_refused():
-    class Odd(Shuffled):
-        def next(self, groups, state, diagnostics):
-            return Forest.SWEEP, state
+def test_a_schedule_goes_on_over_chunks_and_warm_starts():
+    """300 iterations are several compiled calls; then a warm start, in which there is a group more."""
+    graph, _, _ = chain()
+    result = gbp.infer(graph, schedule=Shuffled(), iterations=150, tolerance=-0.0, guard=False, throw=False)
+    count = int(result.state.visits[0])
+    np.testing.assert_array_equal(result.state.visits, count)
+    x = graph.variables["x"]
+    graph.add(gbp.Factor(same, (x[:1],), y=0.3, sigma=1.0, name="more"))
+    more = gbp.infer(graph, schedule=Shuffled(), init=result, iterations=7, tolerance=0.0, guard=False, throw=False)
+    np.testing.assert_array_equal(more.state.visits, [*[count + more.iterations] * 3, more.iterations])
+    # Of another schedule nothing is taken over.
+    assert gbp.infer(graph, schedule=gbp.RandomLayers(), init=more).status is gbp.Status.CONVERGED
+    fewer = gbp.infer(graph, schedule=Shuffled(), evidence={"x": np.asarray(more["x"].mean)}, iterations=3)
+    assert fewer.status is gbp.Status.CONVERGED
 
-    with pytest.raises(TypeError, match="Odd must pick a factor group"):
-        gbp.infer(chain()[0], schedule=Odd())
+
+class Picks(gbp.Schedule):
+    """Always the same; without a decorator."""
+
+    def __init__(self, move):
+        self.move = move
+
+    def init(self, groups, key):
+        return jax.random.wrap_key_data(key)  # a typed key, which NumPy does not take
+
+    def next(self, groups, state, diagnostics):
+        return self.move, state
+
+
+def test_schedules_of_one_class_differ_by_their_attributes():
+    """What was compiled for one is not used for the other."""
+    graph, _, _ = chain()
+    assert Picks(0) == Picks(0) != Picks(1) != gbp.Sweep()
+    assert hash(Picks(0)) == hash(Picks(0))
+    for g in range(2):
+        result = gbp.infer(graph, schedule=Picks(g), iterations=5, tolerance=0.0, throw=False)
+        np.testing.assert_array_equal(result.state.visits, 15 * (np.arange(3) == g))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "error", "match"),
+    [
+        (Picks(Forest.SWEEP), TypeError, "Picks must pick a factor group"),
+        (Picks(0.5), TypeError, "by its number, got 0.5"),
+        (Picks(3), ValueError, r"picks group 3, which is none of groups\.active: \(0, 1, 2\)"),
+        (BackAndForth(0), ValueError, "BackAndForth orders group 3 of 3"),
+    ],
+)
+def test_a_move_that_is_no_group_is_refused(schedule, error, match):
+    with pytest.raises(error, match=match):
+        gbp.infer(chain()[0], schedule=schedule)
+
+
+def test_a_pick_of_nothing_visits_nothing():
+    class Round(Shuffled):
+        def init(self, groups, key):
+            return jnp.zeros((), jnp.int32)
+
+        def next(self, groups, state, diagnostics):
+            return state, (state + 1) % len(groups.names)
+
+    graph, _, _ = chain()
+    graph.add(gbp.Factor(same, (graph.variable("z", (1,)),), y=0.3, sigma=1.0, name="known"))
+    how = {"iterations": 4, "tolerance": 0.0, "throw": False, "guard": False}
+    result = gbp.infer(graph, schedule=Round(), evidence={"z": 0.0}, **how)
+    np.testing.assert_array_equal(result.state.visits, [3, 3, 3, 0])  # of 4 x 3 moves one in four is none
 
 
 @pytest.mark.parametrize("options", [

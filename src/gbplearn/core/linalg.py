@@ -365,11 +365,19 @@ def definite_inverse(a: Float[Array, "*b n n"]) -> tuple[Float[Array, "*b n n"],
 
 
 def keeps_digits(a: Float[Array, "*b n n"]) -> Bool[Array, "*b"]:
-    """Whether no two axes of definite matrices are so alike that their difference has lost half of its digits."""
-    most, good = 1 - 3 * jnp.finfo(a.dtype).eps ** 0.5, jnp.ones(a.shape[:-2], bool)
-    for i in range(a.shape[-1]):  # pair by pair: one loop over the numbers that there are
-        for j in range(i):
-            good &= a[..., i, j] ** 2 <= most * (a[..., i, i] * a[..., j, j])
+    """Whether definite matrices can be inverted with half of the digits, whatever the units of their axes.
+
+    That is, whether no axis is nearly a combination of those before it: the pivots of an elimination. Number by number,
+    so that XLA makes one loop of it.
+    """
+    n, least, good = a.shape[-1], 3 * jnp.finfo(a.dtype).eps ** 0.5, jnp.ones(a.shape[:-2], bool)
+    left = {(i, j): a[..., i, j] for i in range(n) for j in range(i + 1)}
+    for k in range(n):
+        good &= left[k, k] >= least * a[..., k, k]
+        pivot = jnp.where(left[k, k] > 0, left[k, k], 1)
+        for i in range(k + 1, n):
+            share = left[i, k] / pivot
+            left |= {(i, j): left[i, j] - share * left[j, k] for j in range(k + 1, i + 1)}
     return good
 
 

@@ -137,7 +137,8 @@ def infer(
     - `damping`: weight of the old message: a number, or `gbp.Damping(...)` by variable.
     - `dropout`: probability that an edge keeps its old message; a number, or `gbp.Damping(...)` by variable.
     - `schedule`: `gbp.Sweep()`, `gbp.RandomLayers()`, `gbp.Residual()`, `gbp.Order(...)`, `gbp.TreeOrder()`. By
-        default a sweep, and the tree order for deep linear graphs without loops: it is exact after one iteration.
+        default a sweep, and the tree order for deep linear graphs with few loops or none: without them it is exact
+        after one iteration.
     - `relinearise`: nonlinear factors every visit (1), every n visits, `gbp.OnMovement(threshold)`, or
         `gbp.AfterVisit()`.
     - `messages`: "per-edge" keeps every message; "pooled" keeps their product into each unit, with a reaction term for

@@ -27,7 +27,7 @@ from ..graph.problem import Problem
 from ..kernels.registry import pinned
 from .diagnostics import Diagnostics, priorities, put
 from .exchange import read_inbox, visit_group
-from .moves import fixed_moves, fixed_order, groups_of, next_move, picked
+from .moves import fixed_moves, fixed_order, groups_of, picked
 from .options import Options
 from .schedules import Forest
 from .state import State
@@ -52,13 +52,11 @@ def iterate(problem: Problem, state: State, options: Options, latest: Diagnostic
         count = options.schedule.count(groups_of(problem))
         carry = lax.fori_loop(0, count, lambda _, carry: _pick(problem, options, *carry), (state, latest))
         return carry[0], _waiting(problem, carry[1])
-    for i in range(len(order)):
-        move, state = next_move(problem, state, options, latest)
+    for i, move in enumerate(order):
         if isinstance(move, Forest):
             assert options.plan is not None
             state, latest = sweep_forest(problem, state, options, options.plan, latest)
             continue
-        assert isinstance(move, int)
         # Diagnostics of a later visit would replace these, unless this visit is the one that linearises.
         diagnosed = move not in order[i + 1 :] or options.relinearise != 1
         state, visited = visit_group(problem, state, options, move, diagnosed)
@@ -79,7 +77,8 @@ def _pick(problem: Problem, options: Options, state: State, latest: Diagnostics)
         return after, latest._replace(priority=priorities(problem, latest, g, options.of(g).strongest(), steps))
 
     chosen, state = picked(problem, state, options, latest)
-    return lax.switch(chosen, [partial(visit_one, g=g) for g in active], state, latest)
+    # A number that is none of the active groups' visits nothing.
+    return lax.switch(chosen, [*(partial(visit_one, g=g) for g in active), lambda *same: same], state, latest)
 
 
 def _waiting(problem: Problem, latest: Diagnostics) -> Diagnostics:

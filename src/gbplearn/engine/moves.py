@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from jax import Array
 from ..graph.problem import Problem
 from .diagnostics import Diagnostics
 from .options import Options
-from .schedules import FixedOrder, Forest, Groups, Move
+from .schedules import FixedOrder, Forest, Groups, Schedule
 from .state import State
 
 
@@ -22,9 +24,15 @@ def groups_of(problem: Problem) -> Groups:
 
 
 def fixed_moves(problem: Problem, options: Options) -> tuple[int | Forest, ...] | None:
-    """The moves of one iteration, or None if the schedule picks them one by one."""
-    schedule = options.schedule
-    return schedule.moves(groups_of(problem)) if isinstance(schedule, FixedOrder) else None
+    """The moves of one iteration, as `next` gives them; None if the schedule picks them while inference runs."""
+    schedule, groups = options.schedule, groups_of(problem)
+    if not isinstance(schedule, FixedOrder):
+        return None
+    out, state = [], None
+    while len(out) < schedule.count(groups):
+        move, state = schedule.next(groups, state, None)
+        out.append(move)
+    return tuple(out)
 
 
 def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
@@ -34,25 +42,36 @@ def fixed_order(problem: Problem, options: Options) -> tuple[int, ...] | None:
     return groups if moves and len(groups) == len(moves) else None
 
 
+class Picking(eqx.Module):
+    """The state of a schedule that picks, and of which schedule, on which groups, it is."""
+
+    state: Any
+    schedule: Schedule = eqx.field(static=True)
+    groups: Groups = eqx.field(static=True)
+
+
 def scheduled(problem: Problem, state: State, options: Options, key: Array) -> State:
-    """The state with that of its schedule; begun with this key, unless it goes on from earlier iterations."""
-    fresh = options.schedule.init(groups_of(problem), key)
-    same = jax.tree.structure(fresh) == jax.tree.structure(state.schedule)
-    return state if same else dataclasses.replace(state, schedule=fresh)
-
-
-def next_move(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[Move, State]:
-    """What the schedule wants next."""
-    move, after = options.schedule.next(groups_of(problem), state.schedule, latest)
-    return move, dataclasses.replace(state, schedule=after)
+    """The state with that of its schedule: begun with this key, or that of the same schedule on the same groups."""
+    schedule, groups = options.schedule, groups_of(problem)
+    if isinstance(schedule, FixedOrder):
+        return dataclasses.replace(state, schedule=None)
+    # Dropout draws by the key itself.
+    fresh = Picking(schedule.init(groups, jax.random.fold_in(key, 1) if options.dropping else key), schedule, groups)
+    (new, old), kinds = (jax.tree.flatten(s) for s in (fresh, state.schedule)), []
+    for leaves, structure in (new, old):
+        kinds.append((structure, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]))
+    return state if kinds[0] == kinds[1] else dataclasses.replace(state, schedule=fresh)
 
 
 def picked(problem: Problem, state: State, options: Options, latest: Diagnostics) -> tuple[Array, State]:
-    """The same of a schedule that picks a group: which of the active ones it is."""
-    move, state = next_move(problem, state, options, latest)
-    if isinstance(move, Forest):
-        raise TypeError(f"schedule: {type(options.schedule).__name__} must pick a factor group, got {move}")
-    active = problem.active()
-    places = np.zeros(len(problem.groups), np.int32)
+    """The group that a schedule picks next, as a number into the active ones; as many as there are for none of them."""
+    name, active = type(options.schedule).__name__, problem.active()
+    move, after = options.schedule.next(groups_of(problem), state.schedule.state, latest)
+    if isinstance(move, Forest) or not jnp.issubdtype(jnp.result_type(move), jnp.integer) or jnp.shape(move):
+        raise TypeError(f"schedule: {name} must pick a factor group by its number, got {move}")
+    if isinstance(move, (int, np.integer)) and move not in active:
+        raise ValueError(f"schedule: {name} picks group {move}, which is none of groups.active: {active}")
+    places = np.full(len(problem.groups), len(active), np.int32)
     places[list(active)] = np.arange(len(active))
-    return jnp.asarray(places)[move], state
+    picking = dataclasses.replace(state.schedule, state=after)
+    return jnp.asarray(places)[move], dataclasses.replace(state, schedule=picking)

@@ -82,7 +82,7 @@ def make_options(
     plan = None
     if isinstance(schedule, TreeOrder):
         if damped or dropping:
-            raise ValueError("schedule: gbp.TreeOrder() is exact without damping and dropout; leave them at 0")
+            raise ValueError("schedule: gbp.TreeOrder() takes neither damping nor dropout; leave them at 0")
         plan = tree_plan(edges())
     elif schedule is None:
         plan = None if damped or dropping else deep_linear_plan(problem, edges)

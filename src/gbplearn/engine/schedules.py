@@ -17,6 +17,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import operator
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -43,9 +44,11 @@ class Forest(enum.Enum):
 Move = int | Array | Forest
 
 
-@dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """In which order factor groups are visited. Hashable; its methods are called inside of compiled code.
+    """In which order factor groups are visited. Its methods are called inside of compiled code.
+
+    Schedules are equal, and share what was compiled, if they are of one class and have equal attributes, which must be
+    hashable and must not change.
 
     A schedule of your own that picks (here round by round, each in a new random order):
 
@@ -66,16 +69,22 @@ class Schedule(abc.ABC):
     # large graphs are diagnosed every few iterations only.
     by_diagnostics: ClassVar[bool] = False
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *sorted(vars(self).items())))
+
     @abc.abstractmethod
     def init(self, groups: Groups, key: Array) -> Any:
-        """The state before the first move: a pytree of arrays.
+        """The state before the first move: a pytree of arrays. A warm start on the same groups goes on with its state.
 
         **Arguments:** `key`: for schedules that draw at random.
         """
 
     @abc.abstractmethod
     def next(self, groups: Groups, state: Any, diagnostics: Diagnostics) -> tuple[Move, Any]:
-        """The next move, one of `groups.active`, and the state after it.
+        """The next move, one of `groups.active`, and the state after it. (Any other number visits nothing.)
 
         **Arguments:** `diagnostics`: of each group, of its last visit; `diagnostics.priority` is how far the variables
         of a group have moved since (in standard deviations), and what damping held back then.
@@ -86,7 +95,6 @@ class Schedule(abc.ABC):
         return len(groups.active)
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedOrder(Schedule):
     """The same order in every iteration. Its state is the number of the next move; None where an iteration begins."""
 
@@ -96,13 +104,22 @@ class FixedOrder(Schedule):
 
     def moves(self, groups: Groups) -> tuple[int | Forest, ...]:
         """Those of them that are made: groups with nothing to infer are left out."""
-        return tuple(m for m in self.order(groups.names) if isinstance(m, Forest) or m in groups.active)
+        out = []
+        for move in self.order(groups.names):
+            number = move if isinstance(move, Forest) else operator.index(move)
+            if not (isinstance(number, Forest) or 0 <= number < len(groups.names)):
+                raise ValueError(f"schedule: {type(self).__name__} orders group {number} of {len(groups.names)}")
+            if isinstance(number, Forest) or number in groups.active:
+                out.append(number)
+        return tuple(out)
 
     def init(self, groups: Groups, key: Array) -> None:
         """At the beginning of an iteration."""
 
-    def next(self, groups: Groups, state: int | None, diagnostics: Diagnostics) -> tuple[int | Forest, int | None]:
-        """By its number."""
+    def next(
+        self, groups: Groups, state: int | None, diagnostics: Diagnostics | None
+    ) -> tuple[int | Forest, int | None]:
+        """By its number, whatever the diagnostics."""
         moves, at = self.moves(groups), state or 0
         return moves[at], None if at + 1 == len(moves) else at + 1
 

@@ -7,7 +7,7 @@ once, on the host, from the edge sets alone:
 1. Units and those factors that join at least two of them (*joints*) are the nodes of a graph. (Factors of one unit have
    nothing to wait for.) Its Euler tour follows each edge once in either direction: it has as many closed tours as
    components exactly if `edges = nodes - tours`, else there is a loop. Then joints are taken in their order as long as
-   they close no loop. All others are *outside* of the forest: what they say is known locally, like priors.
+   they close no loop. All others are *outside* of the forest: their messages are known locally, like priors.
 2. Each tree is rooted at its centre, the middle of a longest path, which is found by rooting it at the far ends: so the
    order is as short as can be. Then each joint has one *parent* unit, and its other units are its *children*.
 3. Joints that are alike, by the dimensions of their units and of the parent and by the number of measurements, are a
@@ -32,6 +32,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -206,7 +207,9 @@ def _found(forest: _Forest) -> _Found:
             _KEPT.move_to_end(key)
             return _KEPT[key]
     spanning = _spanning(forest)
-    found = _Found(spanning.depth(), sum(len(j.rows) for j in spanning.joints), _lay_out(spanning))
+    with jax.ensure_compile_time_eval():  # what is kept must not belong to a program that is being compiled
+        plan = _lay_out(spanning)
+    found = _Found(spanning.depth(), sum(len(j.rows) for j in spanning.joints), plan)
     with _LOCK:
         _KEPT[key] = found
         if len(_KEPT) > _MOST_KEPT:
@@ -438,8 +441,10 @@ def _lay_out(forest: _Forest) -> TreePlan:
             number[forest.offset[name] : forest.offset[name] + n] = at + np.arange(n)
             at += n
         sizes[d] = at
+    outside = [j for j in joints if len(j.rows) < j.factors]
+    left = tuple(j.group for j in outside)
     if not count:
-        return TreePlan((), {}, {}, {}, {}, {}, (), 0)
+        return TreePlan((), {}, {}, {}, {}, {}, (), 0, left)
 
     order, down, depth = forest.at_centre()
     entered = order[down]
@@ -517,9 +522,7 @@ def _lay_out(forest: _Forest) -> TreePlan:
         back[at] = np.arange(len(at), dtype=np.int32)
         places[d], joint_at[d] = jnp.asarray(at.astype(np.int32)), jnp.asarray(back)
     where = _message_places(forest, made, totals, cohort, columns, place)
-    outside = [j for j in joints if len(j.rows) < j.factors]
     inside = {j.group: jnp.asarray(np.isin(np.arange(j.factors), j.rows)) for j in outside if len(j.rows)}
-    left = tuple(j.group for j in outside)
     return TreePlan(tuple(made), parents, places, joint_at, where, inside, tuple(runs), int(level.max()) + 1, left)
 
 

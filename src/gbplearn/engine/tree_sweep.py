@@ -107,7 +107,7 @@ def sweep(problem: Problem, state: State, options: Options, plan: TreePlan) -> S
     after = dataclasses.replace(state, messages=messages, points=tuple(stored), visits=state.visits + visited)
     if isinstance(options.relinearise, AfterVisit):
         means = all_means(problem, after)
-        kept = tuple(None if p is None else {n: means[n] for n in p} for p in stored)
+        kept = tuple(p if p is None or g not in active else {n: means[n] for n in p} for g, p in enumerate(stored))
         after = dataclasses.replace(after, points=kept)
     return after
 

@@ -57,7 +57,8 @@ def _picked(problem: Problem, state: State, options: Options) -> State:
 
     def visit_one(_, state: State) -> State:
         chosen, state = picked(problem, state, options, unknown)
-        return lax.switch(chosen, [lambda s, g=g: _visit_apart(problem, s, options, g) for g in active], state)
+        visits = [lambda s, g=g: _visit_apart(problem, s, options, g) for g in active]
+        return lax.switch(chosen, [*visits, lambda same: same], state)
 
     return lax.fori_loop(0, options.schedule.count(groups_of(problem)), visit_one, state)
 

@@ -173,6 +173,8 @@ class _Means:
     def __init__(self, problem: Problem, state: State):
         self._problem, self._state, self._values = problem, None, None
         self._candidate: tuple[State, proximal.Candidate] | None = None
+        if state.schedule is not None:
+            state = dataclasses.replace(state, schedule=None)
         if is_small(jax.tree.leaves(state)):
             self._state = jax.tree.map(np.array, state)  # a copy: the loop gives the buffers of its state away
         else:
@@ -303,7 +305,7 @@ class GuardedRun:
     def _best(self, state: State) -> Values:
         """The means with the lowest energy, the start among them. Computed only when something went wrong."""
         if self.start is None:  # before any message
-            self.start = _Means(self.problem, jax.tree.map(np.zeros_like, state))
+            self.start = _Means(self.problem, jax.tree.map(np.zeros_like, dataclasses.replace(state, schedule=None)))
         lowest = self.start.energy(state)
         if self.best is not None and self.best.energy(state) <= lowest:
             return self.best.values

@@ -331,6 +331,10 @@ class MatrixPooledStep final : public Step {
   int64_t most_tasks() const override { return std::max<int64_t>(1, in_.n / width_); }
 
   void prepare(int64_t tasks, Room& room) override {
+    // Messages to y change in place; where they may not, they begin as what there was.
+    const std::pair<const Array*, float*> changed[] = {{&in_.y_eta, in_.new_y_eta}, {&in_.y_lam, in_.new_y_lam}, {&in_.reaction, in_.new_reaction}};
+    for (auto [old, now] : changed)
+      if (now != old->data) std::copy_n(old->data, old->size, now);
     tasks_ = tasks;
     w_ = beliefs(room, in_.w_eta.data, in_.w_lam.data, Inbox(in_.of_w), in_.p, in_.c, width_);
     d_ = beliefs(room, in_.d_eta.data, in_.d_lam.data, Inbox(in_.of_d), 1, in_.c, width_);
