@@ -62,8 +62,10 @@ from .prediction import (
 
 # Factors of so many variables at most are treated by elimination, where something may be unknown of these.
 _FEW_SIDES = 4
-# ... and up to so many of them always: it takes half the time to compile.
-_FEW_FACTORS = 1_000
+# ... and up to so many of them always: it takes half the time to compile. Fewer, if blocks are known to be proper:
+# then the definite form is the quicker one (100 poses: 0.13 instead of 0.17 ms an iteration, one CPU second more to
+# compile two groups).
+_FEW_FACTORS, _FEWER_FACTORS = 1_000, 200
 
 
 class PooledMessages(NamedTuple):
@@ -131,7 +133,9 @@ def general_messages(
         return [Gaussian(eta[..., None], lam[..., None, None]) for eta, lam in found]
     certain = all(e.proper for e in edges)
     few = sum(e.jacobian.shape[1] for e in edges) <= _FEW_SIDES
-    if few and not certain and residual.shape[0] <= _FEW_FACTORS:
+    scalars = all(e.jacobian.shape[3] == 1 for e in edges)
+    most = _FEW_FACTORS if not certain else 0 if scalars else _FEWER_FACTORS
+    if few and residual.shape[0] <= most:
         return _by_elimination(edges, residual, covariance, scale, whitening)
     # In units of the noise, metres beside radians do no harm.
     whiten = lax.rsqrt(linalg.diagonal(covariance))
@@ -152,7 +156,7 @@ def general_messages(
             return _by_elimination(edges, residual, covariance, scale, whitening)
         return apart(_limit(white, left, unit))
 
-    if certain and all(e.jacobian.shape[3] == 1 for e in edges):
+    if certain and scalars:
         return definite()
     # Blocks with a proper prior too: in a direction 1e4 times vaguer than another float32 leaves no precision.
     good = [jnp.all(good) for _, good in inverses]
