@@ -1,4 +1,4 @@
-"""What JAX's transformations of `gbp.solve` cost, and how exact they are: the table of docs/guides/transforms.md.
+"""What JAX's transformations of `gbp.solve` cost, and how exact they are: the table of docs/performance.md.
 
     python benchmarks/transforms.py [--write]     # a line a graph in results/ledger.jsonl
 
