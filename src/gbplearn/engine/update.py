@@ -132,9 +132,10 @@ def general_messages(
     if found is not None:
         return [Gaussian(eta[..., None], lam[..., None, None]) for eta, lam in found]
     certain = all(e.proper for e in edges)
-    few = sum(e.jacobian.shape[1] for e in edges) <= _FEW_SIDES
+    sides = sum(e.jacobian.shape[1] for e in edges)
+    few = sides <= _FEW_SIDES
     scalars = all(e.jacobian.shape[3] == 1 for e in edges)
-    most = _FEW_FACTORS if not certain else 0 if scalars else _FEWER_FACTORS
+    most = _FEW_FACTORS if not certain else 0 if scalars or sides == 1 else _FEWER_FACTORS
     if few and residual.shape[0] <= most:
         return _by_elimination(edges, residual, covariance, scale, whitening)
     # In units of the noise, metres beside radians do no harm.

@@ -96,11 +96,12 @@ def diagnose_visit(
     old, full = (beliefs_with(group, outside, own) for own in (before.outbox(group), proposed))
     means = means_of(local, old)
     # Along directions of which nothing is known a step does not count: any mean will do.
-    new = {n: b.any_mean(means[n], n in local.proper) for n, b in full.items()}
-    changes = [known[n] if n in known else change(old[n], means[n], full[n], new[n]) for n in group.variables]
+    # Both in the same way: where nothing changes, rounding must not either.
+    near, new = ({n: b.any_mean(means[n], n in local.proper) for n, b in of.items()} for of in (old, full))
+    changes = [known[n] if n in known else change(old[n], near[n], full[n], new[n]) for n in group.variables]
     learnt, settling = [n for n in group.variables if n in local.parameters], None
     if learnt:
-        steps = {n: old[n].quadratic(new[n] - means[n]) for n in learnt}
+        steps = {n: old[n].quadratic(new[n] - near[n]) for n in learnt}
         # Means may be at rest long before the messages of a whole batch have arrived: then precisions still grow.
         grown = {n: jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt}
         rms = jnp.sqrt(jnp.maximum(_mean_of_all(local, steps), _mean_of_all(local, grown)))
