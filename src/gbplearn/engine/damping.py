@@ -59,7 +59,11 @@ def per_slot(
         spelt = value
     else:
         spelt = Damping(value, value)
-    out = tuple(tuple(float(spelt.of(s.variable, kinds[s.variable])) for s in g.slots) for g in groups)
+    # Cavities of vector variables are exact: messages do not overshoot, and are damped as those to activations are.
+    out = tuple(
+        tuple(float(spelt.of(s.variable, kinds[s.variable] if s.table is None else "activation")) for s in g.slots)
+        for g in groups
+    )
     for row in out:
         for d in row:
             if not 0 <= d < 1:

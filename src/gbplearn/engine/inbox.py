@@ -18,6 +18,7 @@ import jax
 from jax import Array
 
 from ..core.gaussian import Gaussian
+from ..core.vector import product
 from ..graph.group import Group
 from ..graph.local import LocalGroup
 
@@ -43,7 +44,7 @@ class Inbox(NamedTuple):
 
     def outside(self) -> dict[str, Gaussian]:
         """Of each variable the product of its prior and the messages of all other groups."""
-        return {name: Gaussian.product(parts) for name, parts in self.parts.items()}
+        return {name: product(parts) for name, parts in self.parts.items()}
 
     def prior(self, name: str) -> Gaussian:
         """The prior of a variable."""
@@ -52,7 +53,7 @@ class Inbox(NamedTuple):
 
 def beliefs_with(group: Group, outside: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
     """The belief of each variable of a group, for given own messages (one product a slot)."""
-    return {n: Gaussian.product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
+    return {n: product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
 
 
 def means_of(local: LocalGroup, beliefs: dict[str, Gaussian]) -> dict[str, Array]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -10,6 +12,7 @@ from ..core import linalg
 from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
+from ..core.vector import VectorBelief, VectorGaussian
 from ..graph.problem import Problem
 from .guard.proximal import with_settled_noise
 from .prediction import edge_sets, predicted_covariance
@@ -62,11 +65,13 @@ def _terms(
     beliefs = {name: belief(problem, state, name) for name in problem.prior}
     full = {**means, **problem.fixed}
     variables = [
-        _variable(used, prior[name], beliefs[name]) - 0.5 * used.squares(means[name])
+        _vector(beliefs[name])
+        if isinstance(used, VectorGaussian)
+        else _variable(used, prior[name], beliefs[name]) - 0.5 * used.squares(means[name])
         for name, used in problem.prior.items()
     ]
     fixed = {name: x for name, x in problem.fixed.items() if name in prior and name not in held}
-    variables += [_at_value(prior[name], x) for name, x in fixed.items()]
+    variables += [_at_value(prior[name], x) for name, x in fixed.items() if isinstance(prior[name], Gaussian)]
     factors = []
     for g, group in enumerate(problem.groups):
         normaliser = linalg.log_determinant(group.covariance()) + group.outputs * jnp.log(2 * jnp.pi)
@@ -74,6 +79,15 @@ def _terms(
         energies = jnp.broadcast_to(group.energies(group.y - group.value(full)), (group.factors,))
         factors.append(_group(problem, state, beliefs, means, g) - energies - 0.5 * there * normaliser)
     return variables, factors
+
+
+def _vector(belief: Any) -> Array:
+    """`log |lam_prior| / |lam_belief| / 2` of each unit, and the energy of the prior. (Fixed ones count as constants.)"""
+    if not isinstance(belief, VectorBelief):  # no factor sees it
+        return jnp.zeros((), belief.dtype)
+    messages = belief.messages
+    found = belief.prior.along(messages.rows, messages.eta, messages.lam)
+    return -0.5 * found.log_det - found.prior_energy / found.log_det.size
 
 
 def _at_value(prior: Gaussian, value: Array) -> Array:
@@ -101,6 +115,15 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     noise = group.covariance()
     used, edges = [], jnp.zeros((group.factors,), noise.dtype)
     for s, slot in enumerate(group.slots):
+        if slot.table is not None:
+            now = beliefs[slot.variable]
+            assert isinstance(now, VectorBelief)
+            found = now.prior.along(now.messages.rows, now.messages.eta, now.messages.lam)
+            lam = 1 / slot.from_table(found.cavity_variance)
+            used.append(Gaussian(slot.from_table(found.cavity_mean) * lam, lam))
+            # |lam_belief| / |lam_cavity| = s_cavity / s
+            edges = edges + 0.5 * slot.from_table(jnp.log(found.cavity_variance / found.variance))[:, 0]
+            continue
         if slot.pooled:
             used.append(beliefs[slot.variable])
             continue

@@ -33,9 +33,10 @@ from jaxtyping import Bool, Float
 from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all, others_in_list, sum_of_others
+from ..core.vector import VectorGaussian
 from ..edges.base import ROWS, Edges, Rows
 from ..factors.measurement import Linear
-from ..factors.operators import Operator
+from ..factors.operators import Operator, UnitRows
 from ..graph.group import Group, Slot
 
 # In rows of up to so many edges one may be far vaguer than the rest.
@@ -83,6 +84,11 @@ def edge_sets(
     edges, pools, by_hand = [], [], not group.measurement.whole
     for s, j, c, r in zip(group.slots, group.operators(linear), cavities, reactions):
         x = points[s.variable]
+        if s.table is not None:
+            assert isinstance(j, UnitRows)
+            point = x.reshape(1, 1) if x.ndim == 0 else s.from_table(j.numbers(x))
+            edges.append(Edge(s.from_table(j.slope), c, point, s.proper, s.edges.rows, by_hand))
+            continue
         if r is not None:
             mean = means[s.variable]
             pools.append(PooledEdges(j, s.edges, c, mean, None if x is mean else mean - x, r))
@@ -163,6 +169,10 @@ def held_spread(group: Group, held: Mapping[str, Gaussian], linear: Linear) -> A
         if slot.variable not in held:
             continue
         belief = held[slot.variable]
+        if isinstance(belief, VectorGaussian):
+            assert isinstance(operator, UnitRows)
+            parts.append(slot.from_table(operator.slope**2 * belief.variance_along(operator.rows)))
+            continue
         along = belief.variance_along if group.scalar else belief.covariance_along
         spread = along(operator, slot.edges)
         parts.append(jnp.broadcast_to(spread, (group.factors, *spread.shape[1:])))

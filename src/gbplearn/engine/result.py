@@ -15,6 +15,7 @@ from jax import Array
 
 from ..core import linalg
 from ..core.gaussian import Gaussian
+from ..core.vector import VectorGaussian
 from ..graph.graph import FactorGraph
 from ..graph.problem import Problem
 from . import log_evidence
@@ -150,7 +151,18 @@ class FoundBeliefs(Mapping[str, Gaussian]):
             self._found[keep] = Gaussian.point(problem.fixed[keep], block=keep in self._program.blocks)
         else:
             kind = keep in problem.parameters
-            names = tuple(n for n in problem.prior if (n in problem.parameters) == kind and n not in self._found)
+            prior = problem.prior[keep]
+            if isinstance(prior, VectorGaussian):
+                places = problem.touching(keep)
+                sent = [self._state.messages[g][s].along for g, s in places]
+                belief = prior if not sent or sent[0] is None else prior.absorbed(sent[0])
+                self._found[keep] = belief if self._means is None else belief.with_mean(self._means[keep])
+                return
+            names = tuple(
+                n
+                for n, p in problem.prior.items()
+                if (n in problem.parameters) == kind and n not in self._found and isinstance(p, Gaussian)
+            )
             found = some_beliefs(problem, self._state, names)
             self._found |= {n: self._centred(n, g) for n, g in found.items()}
 

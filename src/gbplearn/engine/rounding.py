@@ -22,6 +22,7 @@ from jax import Array
 from ..core import linalg
 from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
+from ..core.vector import VectorGaussian
 from ..graph.problem import Problem
 from .state import State, message_product
 
@@ -46,6 +47,8 @@ def find_beliefs(problem: Problem, state: State) -> BeliefsWithRounding:
     """The belief of every variable; where its prior is proper, it is proper too."""
     beliefs, off = {}, {}
     for name, prior in problem.prior.items():
+        if isinstance(prior, VectorGaussian):  # a root of a covariance stays proper
+            continue
         messages = [message_product(problem, state, g, s) for g, s in problem.touching(name)]
         found = _belief(prior, messages)
         off[name] = found.rounding_error([prior, *messages])

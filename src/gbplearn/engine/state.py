@@ -15,6 +15,7 @@ A state is a value: a visit (`visit.py`) returns the next one. (The loop may giv
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import Gaussian
+from ..core.vector import RowMessages, VectorBelief, product
 from ..edges.base import Edges
 from ..graph.group import Group, Slot
 from ..graph.problem import Problem
@@ -41,6 +43,7 @@ class Messages(eqx.Module):
     each: Gaussian | None
     summed: Gaussian | None
     reaction: Array | None = None  # (F, 1)
+    along: RowMessages | None = None  # to a vector variable: instead of all others
 
     @classmethod
     def pack(cls, edges: Edges, each: Gaussian) -> Messages:
@@ -55,8 +58,10 @@ class Messages(eqx.Module):
             return self.each
         return jax.tree.map(edges.spread, self.summed)
 
-    def on_units(self, edges: Edges) -> Gaussian:
-        """The product of the messages into each unit."""
+    def on_units(self, edges: Edges) -> Gaussian | RowMessages:
+        """The product of the messages into each unit; into a vector, the messages along their rows."""
+        if self.along is not None:
+            return self.along
         if self.summed is not None:
             return self.summed
         return jax.tree.map(edges.pool, self.each)
@@ -70,7 +75,7 @@ class Own(NamedTuple):
     visits: Array  # how many there were
     noise: Array | None  # the variance, if it is learnt
 
-    def outbox(self, group: Group) -> list[Gaussian]:
+    def outbox(self, group: Group) -> list[Gaussian | RowMessages]:
         """Of each slot the product of the messages into each unit: what others read of it."""
         return [m.on_units(slot.edges) for m, slot in zip(self.messages, group.slots)]
 
@@ -109,6 +114,9 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
         row = []
         for slot in group.slots:
             prior = problem.prior[slot.variable]
+            if slot.table is not None:
+                row.append(Messages(None, None, along=prior.no_messages(slot.table[0])))
+                continue
             if slot.pooled:
                 nothing = prior.flat_units(prior.unit_shape)
                 holds = slot.reaction == len(row)
@@ -124,13 +132,27 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
     return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key, noise)
 
 
-def belief(problem: Problem, state: State, variable: str) -> Gaussian:
+def belief(problem: Problem, state: State, variable: str) -> Gaussian | VectorBelief:
     """Product of the prior and all messages into a variable."""
     messages = [message_product(problem, state, g, s) for g, s in problem.touching(variable)]
-    return Gaussian.product([problem.prior[variable], *messages])
+    return product([problem.prior[variable], *messages])
 
 
-def message_product(problem: Problem, state: State, g: int, s: int) -> Gaussian:
+def with_prior_means(problem: Problem, state: State) -> State:
+    """A state of zeros, in which vector variables have the means of their priors."""
+    rows = []
+    for group, row in zip(problem.groups, state.messages):
+        pairs = zip(group.slots, row)
+        rows.append(
+            tuple(
+                m if m.along is None else dataclasses.replace(m, along=m.along._replace(mean=problem.prior[s.variable].mean))
+                for s, m in pairs
+            )
+        )
+    return dataclasses.replace(state, messages=tuple(rows))
+
+
+def message_product(problem: Problem, state: State, g: int, s: int) -> Gaussian | RowMessages:
     """Product of the messages of one edge set into each unit of its variable."""
     return state.messages[g][s].on_units(problem.groups[g].slots[s].edges)
 

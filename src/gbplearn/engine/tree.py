@@ -169,6 +169,8 @@ def _unfit(group: Group) -> str | None:
     if group.numbers is not None:  # its plan would be compiled anew with every factor
         return f"the group '{group.name}' grows"
     for slot in group.slots:
+        if slot.table is not None:
+            return f"'{slot.variable}' of '{group.name}' is a vector variable"
         if slot.pooled:
             return f"the messages of '{group.name}' are pooled (use messages='per-edge')"
         if slot.edges.rows is not ROWS or slot.edges.present() is not None:

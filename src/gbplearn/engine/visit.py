@@ -23,7 +23,7 @@ to rounding.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,9 @@ import numpy as np
 from jax import Array, lax
 
 from ..core.gaussian import Gaussian
-from ..graph.group import Group
+from ..core.vector import RowMessages, VectorGaussian
+from ..factors.operators import Operator, UnitRows
+from ..graph.group import Group, Slot
 from ..graph.local import LocalGroup
 from ..kernels.registry import Call, kernel_for
 from .group_options import GroupOptions
@@ -48,8 +50,8 @@ class Visited(NamedTuple):
     """What a visit returns."""
 
     own: Own  # what belongs to the group, after the visit
-    outbox: list[Gaussian]  # of each slot the product of the messages into each unit
-    proposed: list[Gaussian]  # the same, undamped
+    outbox: list[Gaussian | RowMessages]  # of each slot the product of the messages into each unit
+    proposed: list[Gaussian | RowMessages]  # the same, undamped
     diagnostics: VisitDiagnostics | None  # None where none were wanted
 
 
@@ -113,6 +115,31 @@ def _mix_pooled(old: Messages, new: PooledMessages, weight: Array) -> Messages:
     return Messages(None, old.summed.mix(new.message, weight), held)
 
 
+def _vector_cavity(slot: Slot, operator: Operator, prior: VectorGaussian, before: Messages) -> Gaussian:
+    """What is known without it of the number that each factor sees of a vector variable `(F, 1)`.
+
+    The messages of before count along the rows of now: at rest these are the same.
+    """
+    assert isinstance(operator, UnitRows)
+    assert before.along is not None
+    found = prior.along(operator.rows, before.along.eta, before.along.lam)
+    lam = 1 / slot.from_table(found.cavity_variance)
+    return Gaussian(slot.from_table(found.cavity_mean) * lam, lam)
+
+
+def _along_rows(
+    slot: Slot, operator: Operator, prior: VectorGaussian, before: Messages, proposal: Gaussian, weight: Array
+) -> tuple[Messages, RowMessages]:
+    """The messages to a vector variable, damped and with the mean that they lead to; and undamped."""
+    assert isinstance(operator, UnitRows)
+    assert before.along is not None
+    rows, old = operator.rows, before.along
+    eta, lam = slot.to_table(proposal.eta), slot.to_table(proposal.lam)
+    damped = [weight * a + (1 - weight) * b for a, b in ((old.eta, eta), (old.lam, lam))]
+    mean = prior.along(rows, *damped).weights
+    return Messages(None, None, along=RowMessages(rows, *damped, mean)), RowMessages(rows, eta, lam, mean)
+
+
 def visit(
     local: LocalGroup,
     inbox: Inbox,
@@ -145,12 +172,15 @@ def visit(
 
 def _send(
     local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions, key: Array | None
-) -> tuple[Own, list[Gaussian]]:
+) -> tuple[Own, list[Gaussian | RowMessages]]:
     """A visit without a kernel: what belongs to the group afterwards, and the undamped messages on the units."""
     group, outside, sent_before = local.group, inbox.outside(), own.outbox(local.group)
     old = beliefs_with(group, outside, sent_before)
-    cavities = []
+    cavities: list[Any] = []
     for s, slot in enumerate(group.slots):
+        if slot.table is not None:
+            cavities.append(None)  # once the rows are known
+            continue
         rest = Gaussian.product(
             [outside[slot.variable], *(sent_before[i] for i in group.slots_of(slot.variable) if i != s)]
         )
@@ -165,6 +195,9 @@ def _send(
         means = means_of(local, old)
         points, stored = linearisation_points(local, options.relinearise, own, means, old)
         linear = local.linearise(points)
+    for s, (slot, j) in enumerate(zip(group.slots, group.operators(linear))):
+        if slot.table is not None:
+            cavities[s] = _vector_cavity(slot, j, outside[slot.variable], own.messages[s])
     variance, held, residual = own.noise, held_spread(group, local.held, linear), group.y - linear.value
     edges, pools = edge_sets(group, linear, cavities, reactions, means, points)
     if variance is not None and group.noise_prior is not None:
@@ -184,6 +217,11 @@ def _send(
             continue
         # The first message of an edge is taken whole.
         after, weight = proposal, jnp.where(first, 0, options.damping[s]).astype(proposal.dtype)
+        if slot.table is not None:
+            new, undamped_ones = _along_rows(slot, group.operators(linear)[s], outside[slot.variable], own.messages[s], proposal, weight)
+            messages.append(new)
+            proposed.append(undamped_ones)
+            continue
         sent = own.messages[s].on_edges(slot.edges)
         growing = group.numbers is not None
         if options.damped:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import Gaussian
+from ..core.vector import RowMessages, VectorBelief
 from ..graph.local import LocalGroup
 from ..kernels.registry import KernelDiagnostics
 from .group_options import GroupOptions
@@ -63,6 +64,28 @@ def change(old: Gaussian, before: Array, new: Gaussian, after: Array) -> Array:
     return jnp.maximum(jnp.sqrt(jnp.max(squared)), jnp.log(ratio))
 
 
+class VectorStep(NamedTuple):
+    """How far messages move the numbers that factors see of a vector variable."""
+
+    squares: Array  # in standard deviations
+    grown: Array  # log ratios of the variances, squared
+    prior_energy: Array  # at the old means
+
+    @classmethod
+    def of(cls, old: VectorBelief, new: VectorBelief) -> VectorStep:
+        """Along the rows of the new messages."""
+        rows = new.messages.rows
+        a, b = (v.prior.along(rows, v.messages.eta, v.messages.lam) for v in (old, new))
+        step = b.mean - a.mean
+        rounding = 16 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(a.mean), jnp.abs(b.mean))
+        step = jnp.where(jnp.abs(step) <= rounding, 0, step)
+        return cls(step * step / a.variance, jnp.log(b.variance / a.variance) ** 2, a.prior_energy)
+
+    def change(self) -> Array:
+        """The larger of the two, of the worst number."""
+        return jnp.sqrt(jnp.maximum(jnp.max(self.squares), jnp.max(self.grown)))
+
+
 def _precisions(belief: Gaussian) -> Array:
     return belief.precisions + jnp.finfo(belief.dtype).tiny
 
@@ -79,7 +102,7 @@ def diagnose_visit(
     inbox: Inbox,
     before: Own,
     after: Own,
-    proposed: list[Gaussian],
+    proposed: list[Gaussian | RowMessages],
     options: GroupOptions,
     reported: KernelDiagnostics | None,
 ) -> VisitDiagnostics:
@@ -97,13 +120,22 @@ def diagnose_visit(
     means = means_of(local, old)
     # Along directions of which nothing is known a step does not count: any mean will do.
     # Both in the same way: where nothing changes, rounding must not either.
-    near, new = ({n: b.any_mean(means[n], n in local.proper) for n, b in of.items()} for of in (old, full))
-    changes = [known[n] if n in known else change(old[n], near[n], full[n], new[n]) for n in group.variables]
+    near, new = (
+        {n: b.any_mean(means[n], n in local.proper) for n, b in of.items() if isinstance(b, Gaussian)}
+        for of in (old, full)
+    )
+    vectors = {n: VectorStep.of(old[n], full[n]) for n in group.variables if isinstance(old[n], VectorBelief)}
+    changes = [v.change() for v in vectors.values()]
+    plain = [n for n in group.variables if n not in vectors]
+    changes += [known[n] if n in known else change(old[n], near[n], full[n], new[n]) for n in plain]
     learnt, settling = [n for n in group.variables if n in local.parameters], None
     if learnt:
-        steps = {n: old[n].quadratic(new[n] - near[n]) for n in learnt}
+        steps = {n: vectors[n].squares if n in vectors else old[n].quadratic(new[n] - near[n]) for n in learnt}
         # Means may be at rest long before the messages of a whole batch have arrived: then precisions still grow.
-        grown = {n: jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2 for n in learnt}
+        grown = {
+            n: vectors[n].grown if n in vectors else jnp.log(_precisions(full[n]) / _precisions(old[n])) ** 2
+            for n in learnt
+        }
         rms = jnp.sqrt(jnp.maximum(_mean_of_all(local, steps), _mean_of_all(local, grown)))
         settling = jnp.where(jnp.isnan(rms), jnp.inf, rms)
     if after.noise is not None and before.noise is not None and group.noise_prior is not None:
@@ -115,7 +147,9 @@ def diagnose_visit(
         energy, switched = reported.energy, reported.switched
     priors = {} if reported is None else {n: e for n, e in reported.priors.items() if n in local.reports}
     for name in group.variables:
-        if name in local.reports and name not in priors:
+        if name in local.reports and name in vectors:
+            priors[name] = vectors[name].prior_energy
+        elif name in local.reports and name not in priors:
             priors[name] = 0.5 * jnp.sum(inbox.prior(name).squares(means[name]))
     every, fresh = options.relinearise, None
     if local.frozen is None and before.points is not None and isinstance(every, int):
@@ -123,9 +157,14 @@ def diagnose_visit(
     return VisitDiagnostics(changes, settling, energy, switched, priors, fresh)
 
 
-def moved(local: LocalGroup, inbox: Inbox, before: Own, outbox: list[Gaussian]) -> dict[str, Array]:
+def moved(local: LocalGroup, inbox: Inbox, before: Own, outbox: list[Gaussian | RowMessages]) -> dict[str, Array]:
     """How far a visit has moved the belief of each variable, by the messages that it sent."""
     outside = inbox.outside()
     old, now = (beliefs_with(local.group, outside, own) for own in (before.outbox(local.group), outbox))
     old_means, means = means_of(local, old), means_of(local, now)
-    return {n: change(old[n], old_means[n], now[n], means[n]) for n in local.group.variables}
+    return {
+        n: VectorStep.of(old[n], now[n]).change()
+        if isinstance(old[n], VectorBelief)
+        else change(old[n], old_means[n], now[n], means[n])
+        for n in local.group.variables
+    }

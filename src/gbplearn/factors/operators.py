@@ -117,6 +117,36 @@ class Product(Operator):
         return entries if present is None else jnp.where(present, entries, 0)
 
 
+class UnitRows(Operator):
+    """`J` of vector variables: factor `(n, u)` sees the vector of unit `u` through one number, `z_nu = x_n . w_u`.
+
+    `J m = slope x (x m')`, with one row `x_n` for all units.
+    """
+
+    rows: Float[Array, "n p"]
+    slope: Float[Array, "n u"]  # of `h` with respect to `z`
+
+    def times(self, m: Array) -> Float[Array, "f m"]:
+        """`slope x (x m')`."""
+        return (self.slope * self.numbers(m)).reshape(-1, 1)
+
+    def numbers(self, m: Array) -> Float[Array, "n u"]:
+        """`z` for these vectors `(units, p)`."""
+        return self.rows @ m.T
+
+    def back(self, r: Float[Array, "f m"]) -> Array:
+        """Summed over the rows."""
+        return (self.slope * r.reshape(self.slope.shape)).T @ self.rows
+
+    def squared(self) -> UnitRows:
+        """Of slope and rows."""
+        return UnitRows(self.rows * self.rows, self.slope * self.slope)
+
+    def each(self) -> Array:
+        """`slope`: with respect to the one number that each factor sees."""
+        return self.slope.reshape(-1, 1)
+
+
 class Shared(Operator):
     """`J m = slope x m`, the same `m` for all factors along the leading axes: a bias."""
 

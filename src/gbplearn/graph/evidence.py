@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.tracing import refuse_traced
+from ..core.vector import VectorGaussian
 from .variable import Variable
 
 
@@ -89,9 +90,13 @@ def check_observed(variable: Variable, value: Any, mask: Any) -> tuple[np.ndarra
     return np.where(observed, values, 0), flags
 
 
-def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaussian:
+def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaussian | VectorGaussian:
     """A Gaussian for a variable, broadcast to its shape, with no negative precision."""
     name, shape, block = variable.name, variable.shape, variable.block
+    if variable.vector:
+        if not isinstance(belief, VectorGaussian) or belief.shape != shape:
+            raise ValueError(f"variable '{name}': {what} must be a gbp.VectorGaussian of shape {shape}, got {belief!r}")
+        return belief.astype(dtype)
     if not isinstance(belief, Gaussian):
         raise ValueError(f"variable '{name}': {what} must be a gbp.Gaussian, got {belief!r}")
     if belief.block and not block:
@@ -111,9 +116,11 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
         raise ValueError(f"variable '{name}': {what} of shape {belief.shape} does not fit shape {shape}") from None
 
 
-def check_held(variable: Variable, belief: Any, dtype: Any) -> Gaussian:
+def check_held(variable: Variable, belief: Any, dtype: Any) -> Gaussian | VectorGaussian:
     """A proper belief to hold a variable at."""
     belief = check_belief(variable, belief, "belief", dtype)
+    if isinstance(belief, VectorGaussian):
+        return belief
     if not np.asarray(belief.proper).all():
         raise ValueError(f"variable '{variable.name}': it can only be held at a proper belief (all precisions > 0)")
     return belief

@@ -223,7 +223,7 @@ class Factor:
             if not v.whole or v.variable.block:
                 raise ValueError(f"factor '{self.name}': '{v.variable.name}' must be a whole variable of scalars")
         try:
-            return self.h.layout(*(a.shape for a in self.args))
+            return self.h.layout(*(a.variable.shape if isinstance(a, View) else a.shape for a in self.args))
         except (ValueError, TypeError) as error:
             raise ValueError(f"factor '{self.name}': {error}") from None
 

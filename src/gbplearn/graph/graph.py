@@ -17,6 +17,7 @@ from ..core.compiling import lean_jit
 from ..core.forked import check_not_forked
 from ..core.gaussian import POINT, Gaussian, Numbers
 from ..core.tracing import refuse_jit, refuse_traced
+from ..core.vector import VectorGaussian
 from ..factors.measurement import FactorKind
 from .data import Data, FactorData
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
@@ -168,7 +169,7 @@ class FactorGraph:
         name: str,
         shape: tuple[int, ...] | int = (),
         *,
-        prior: Gaussian | None = None,
+        prior: Gaussian | VectorGaussian | None = None,
         block: bool = False,
         start: Numbers | None = None,
         kind: Kind = "activation",
@@ -198,7 +199,10 @@ class FactorGraph:
             raise ValueError(f"variable '{name}': shape {shape} must have at least {axes}, none of length 0")
         if kind not in ("activation", "parameter"):
             raise ValueError(f"variable '{name}': kind must be 'activation' or 'parameter', got {kind!r}")
-        variable = Variable(name, shape, block)
+        vector = isinstance(prior, VectorGaussian)
+        if vector and (block or capacity is not None or shape != prior.shape):
+            raise ValueError(f"variable '{name}': its prior is of vectors {prior.shape}: no block, no capacity")
+        variable = Variable(name, shape, block, vector)
         one = prior if isinstance(prior, Gaussian) and prior.shape == () else None
         prior, point = self._prior_and_start(variable, prior, start)
         point = jax.device_put(point)
@@ -212,7 +216,9 @@ class FactorGraph:
         self, variable: Variable, prior: Gaussian | None, start: Numbers | None
     ) -> tuple[Gaussian, np.ndarray]:
         """What is known of a variable, checked, and broadcast to its shape."""
-        if prior is None:
+        if isinstance(prior, VectorGaussian):
+            prior = prior.astype(self.dtype)
+        elif prior is None:
             wide = variable.shape[-1:] if variable.block else ()
             zeros = (np.zeros(s, self.dtype) for s in (variable.shape, (*variable.shape, *wide)))
             prior = Gaussian(*map(jax.device_put, zeros))
@@ -237,6 +243,13 @@ class FactorGraph:
         if not isinstance(factor, Factor):
             raise TypeError(f"FactorGraph.add takes a gbp.Factor, got {type(factor).__name__}")
         self._check_views(factor.name, factor.views)
+        for view in factor.views:
+            other = next(iter(self._touching(view.variable.name)), None) if view.variable.vector else None
+            if other is not None:
+                raise ValueError(
+                    f"factor '{factor.name}': '{view.variable.name}' is a vector variable, seen by '{other.name}': "
+                    "one group of factors can see it"
+                )
         name, number = factor.name, 0
         while name in self._factors:
             number += 1
@@ -469,6 +482,8 @@ class FactorGraph:
     def tie(self, first: str, second: str) -> None:
         """Make two variables one. Their priors multiply, as those of all factors do; the result has both names."""
         a, b = self._entry(first).variable, self._entry(second).variable
+        if a.vector or b.vector:
+            raise ValueError(f"tie: '{first}' and '{second}' must be no vector variables")
         if (a.shape, a.block) != (b.shape, b.block):
             raise ValueError(f"tie: '{first}' has shape {a.shape} and '{second}' {b.shape}")
         keep, drop = self.canonical(first), self.canonical(second)
@@ -600,7 +615,7 @@ class FactorGraph:
         known = self._evidence.copy()
         for name, value in (evidence or {}).items():
             keep, variable = self.canonical(name), self._entry(name).variable
-            if isinstance(value, Gaussian):
+            if isinstance(value, (Gaussian, VectorGaussian)):
                 known.hold(keep, check_held(variable, value, self.dtype))
                 continue
             refuse_traced(f"evidence of '{name}'", value)
@@ -698,13 +713,14 @@ class FactorGraph:
             if not names:
                 raise KeyError(f"energy: no value for variable '{name}'")
             given = values[names[0]]
-            given = given.mean if isinstance(given, Gaussian) else given
+            given = given.mean if isinstance(given, (Gaussian, VectorGaussian)) else given
             entry = self._entry(name)
             numbers, growing = as_numbers(name, given, entry.variable.shape, "value"), entry.growing
             full[name] = jnp.asarray(numbers if growing is None else growing.pad(numbers), self.dtype)
         groups, priors = _energies(problem, full)
         out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
-        proper = [name for name, p in self.priors().items() if name in priors and np.asarray(p.lam).any()]
+        known = self.priors()
+        proper = [n for n, p in known.items() if n in priors and (not isinstance(p, Gaussian) or np.asarray(p.lam).any())]
         return {**out, **{f"prior of {name}": float(priors[name]) for name in proper}}
 
 

@@ -19,9 +19,10 @@ from ..core import linalg
 from ..core.family import Family
 from ..core.noise import NoisePrior
 from ..core.robust import Kernel
+from ..edges.axes import AxesEdges
 from ..edges.base import Edges
 from ..factors.measurement import Linear, Measurement
-from ..factors.operators import Entries, Operator
+from ..factors.operators import Entries, Operator, UnitRows
 from .factor import Factor, check_noise_range
 from .variable import View
 
@@ -45,6 +46,8 @@ class Slot(eqx.Module):
     proper: bool = eqx.field(static=True)  # the variable has a proper prior everywhere
     # Only the sum of the messages into each unit is kept, and the reaction term by this slot of the group.
     reaction: int | None = eqx.field(static=True, default=None)
+    # Of a vector variable: its factors as a table `(rows, units)`, each of which sees one number.
+    table: tuple[int, int] | None = eqx.field(static=True, default=None)
 
     @property
     def pooled(self) -> bool:
@@ -55,6 +58,32 @@ class Slot(eqx.Module):
     def units(self) -> int:
         """Units a factor."""
         return self.edges.row
+
+    def to_table(self, each: Array) -> Array:
+        """Numbers of the factors `(F, 1)` in the table of a vector variable; 0 where a row has no factor."""
+        assert self.table is not None
+        if each.size == self.table[0] * self.table[1]:
+            return each.reshape(self.table)
+        return jnp.where(self._own_unit(), each, 0)
+
+    def from_table(self, table: Array) -> Array:
+        """The numbers of the factors `(F, 1)`."""
+        if table.size == self.table_factors:
+            return table.reshape(-1, 1)
+        return jnp.sum(jnp.where(self._own_unit(), table, 0), 1, keepdims=True)
+
+    @property
+    def table_factors(self) -> int:
+        """How many factors the table has."""
+        assert self.table is not None
+        one_unit = isinstance(self.edges, AxesEdges) or self.table[1] == 1
+        return self.table[0] * (self.table[1] if one_unit else 1)
+
+    def _own_unit(self) -> Array:
+        """Of a user's factors, which unit each of them sees `(rows, units)`."""
+        assert self.table is not None
+        units = jnp.arange(self.table[1])
+        return jnp.broadcast_to(self.edges.spread(units), (self.table[0], 1)) == units
 
     def rows(self, x: Array) -> Array:
         """Values of a variable `unit_shape (+ d)` as arguments of h: `(F | 1,) + row_shape`."""
@@ -178,8 +207,11 @@ class Group(eqx.Module):
         """The same group with another noise variance for all."""
         return dataclasses.replace(self, noise=jnp.broadcast_to(variance, (1, self.outputs)), white=None)
 
-    def _shape(self, slot: Slot, j: Array) -> Array:
+    def _shape(self, slot: Slot, j: Array) -> Array | Operator:
         """From `(F, M) + row_shape` to the layout of the message update."""
+        if slot.table is not None:
+            rows = jnp.broadcast_to(j.reshape(j.shape[0], -1), (self.factors, slot.row_shape[-1]))
+            return UnitRows(rows, jnp.ones(slot.table, j.dtype))
         if self.scalar:
             return j.reshape(j.shape[0], -1)
         d = slot.family.dim(slot.row_shape)
@@ -325,6 +357,21 @@ def _pooled_kinds(
     return {kinds.get(name, "") for name, e in pairs if name not in known and is_pooled("auto", factor, e)}
 
 
+def _table(factor: Factor, view: View, scalar: bool) -> tuple[int, int]:
+    """The factors of a vector variable as rows and units; a `ValueError` if they do not see it through one number."""
+    name, units = view.variable.name, view.variable.shape[0]
+    if not scalar or len(view.variable.shape) != 2 or view.units != 1:
+        raise ValueError(
+            f"factor '{factor.name}': '{name}' is an array (units, numbers) of vector variables, of which a factor sees "
+            "one, with one measurement, beside scalars"
+        )
+    if factor.layout is None:
+        return factor.factors, units
+    if factor.grid[-1] != units:
+        raise ValueError(f"factor '{factor.name}': the last axis of its factors must be the units of '{name}'")
+    return factor.factors // units, units
+
+
 def make_group(
     factor: Factor,
     views: list[View | None],
@@ -365,9 +412,12 @@ def make_group(
             family, known = view.variable.family, name in proper
             reaction = None
             mode = "pooled" if kinds.get(name, "") in together else messages
-            if role is Role.SLOT and scalar and known and is_pooled(mode, factor, edges):
+            table = None
+            if view.variable.vector:
+                table = _table(factor, view, scalar)
+            elif role is Role.SLOT and scalar and known and is_pooled(mode, factor, edges):
                 reaction = holders.setdefault(kinds.get(name, ""), len(parts[role]))
-            item = Slot(edges, name, view.row_shape, family, known, reaction)
+            item = Slot(edges, name, view.row_shape, family, known, reaction, table)
         arguments.append((role, len(parts[role])))
         parts[role].append(item)
     learnt = None

@@ -19,7 +19,10 @@ _INTEGER_VIEW = "{name}[{key}] is one element: the first axis of a view runs ove
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A named array of scalar Gaussian variables; with `block`, of vector variables along its last axis.
+    """A named array of scalar Gaussian variables; with `block` or `vector`, of vector variables along its last axis.
+
+    Of a block a message is a vector and a matrix. A `vector` may be long: factors see it through one number each, and a
+    message is two numbers (`core/vector.py`).
 
     Indexing gives a `View`. Made by `FactorGraph.variable`.
     """
@@ -27,16 +30,17 @@ class Variable:
     name: str
     shape: tuple[int, ...]
     block: bool = False
+    vector: bool = False
 
     @property
     def family(self) -> Family:
-        """The family of beliefs that was declared."""
+        """The family of beliefs that was declared; of a vector, that of the numbers that factors see."""
         return BLOCK if self.block else DIAGONAL
 
     @property
     def unit_shape(self) -> tuple[int, ...]:
-        """The shape in units: what exchanges one message, a scalar or a block."""
-        return self.family.unit_shape(self.shape)
+        """The shape in units: what exchanges one message, a scalar or a vector."""
+        return self.shape[:-1] if self.vector else self.family.unit_shape(self.shape)
 
     @property
     def dim(self) -> int:
@@ -72,10 +76,10 @@ class Variable:
             keys = keys[:at] + fill + keys[at + 1 :]
         else:
             keys = keys + fill
-        if self.block:
+        if self.block or self.vector:
             last = keys.pop()
             if not (isinstance(last, slice) and last == slice(None)):
-                raise IndexError(f"the last axis of '{self.name}' is one block variable and cannot be indexed")
+                raise IndexError(f"the last axis of '{self.name}' is one vector variable and cannot be indexed")
         return keys
 
     def _slice(self, keys: list[Any]) -> View:
@@ -141,7 +145,8 @@ class View:
     @property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one argument of the measurement function."""
-        return (*self.shape[1:], *self.variable.family.trail(self.variable.shape))
+        variable = self.variable
+        return (*self.shape[1:], *(variable.shape[-1:] if variable.vector else variable.family.trail(variable.shape)))
 
     def unit_ids(self) -> np.ndarray:
         """Flat unit numbers, one row a factor: `(first axis, units)`."""

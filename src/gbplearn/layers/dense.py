@@ -17,17 +17,26 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
 from ..edges.axes import AxesEdges
 from ..factors.measurement import FactorKind, Layout
-from ..factors.operators import Identity, Operator, Product, Shape, Shared
+from ..factors.operators import Identity, Operator, Product, Shape, Shared, UnitRows
 from ..graph.factor import Factor
 from ..graph.variable import Variable
 from ..kernels.forms import MatrixForm
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
-from .layer import Parameter, Transform, check_not_negative, check_positive, check_whole
+from .layer import (
+    Parameter,
+    Transform,
+    check_not_negative,
+    check_positive,
+    check_posterior,
+    check_whole,
+    unit_parameters,
+)
 
 
 class DenseKind(FactorKind):
@@ -76,6 +85,52 @@ class DenseKind(FactorKind):
         )
 
 
+class DenseUnitsKind(FactorKind):
+    """The same with the parameters of a unit as one vector. Arguments: `x (B, ...)`, `w (O, I + 1)`, `y (B, ...)`."""
+
+    activation: Elementwise = eqx.field(static=True)
+
+    def layout(self, *shapes: Shape) -> Layout:
+        """One factor an example and output."""
+        x, w, y = shapes
+        (batch, *_), (outputs, numbers) = x, w
+        if math.prod(x[1:]) + 1 != numbers or y[0] != batch or math.prod(y[1:]) != outputs:
+            raise ValueError(f"a dense layer cannot join x {x}, parameters {w} and y {y}")
+        grid = (batch, outputs)
+        return Layout(
+            grid,
+            (),
+            (
+                AxesEdges(x, (0, 2), (*grid, numbers - 1)),
+                AxesEdges((outputs,), (1,), (*grid, 1)),
+                AxesEdges(y, (0, 1), (*grid, 1)),
+            ),
+        )
+
+    def value(self, *args: Array) -> Float[Array, "b o"]:
+        """`y - g(a)`."""
+        x, w, y = args
+        return y.reshape(y.shape[0], -1) - self.activation(_with_one(x) @ w.T)
+
+    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
+        """`-g' w`, `-g'` along the rows `(x, 1)`, `1`."""
+        x, w, y = args
+        edges = self.layout(*(a.shape for a in args)).edges
+        rows, weight = _with_one(x), w[:, :-1].T
+        slope = -value_and_slope(self.activation, rows @ w.T)[1]
+        of_weights = AxesEdges(weight.shape, (2, 1), (*slope.shape, weight.shape[0]))
+        return (
+            Product(weight, slope, of_weights, edges[0], _matrix),
+            UnitRows(rows, slope),
+            Identity(y.shape, y.dtype),
+        )
+
+
+def _with_one(x: Array) -> Float[Array, "b p"]:
+    flat = x.reshape(x.shape[0], -1)
+    return jnp.concatenate([flat, jnp.ones((flat.shape[0], 1), flat.dtype)], 1)
+
+
 def _matrix(w: Array, x: Array) -> Float[Array, "b o"]:
     return x.reshape(x.shape[0], -1) @ w
 
@@ -105,6 +160,9 @@ class Dense(Transform):
     - `prior`: standard deviation of the prior of the outputs.
     - `direction`: "forward", or "generative": the outputs explain the inputs, with weights `(units, inputs)` and a bias
         for each input.
+    - `posterior`: what beliefs keep of the parameters: "diagonal", a variance of each; "block", a covariance of all
+        weights into a unit and its bias, which are then one variable `name/parameters (units, inputs + 1)`; "shared",
+        one covariance for all units.
     - `name`: of its variables: `name/weight`, `name/bias`, and `name` for the outputs.
     """
 
@@ -118,6 +176,7 @@ class Dense(Transform):
     bias_init: float = 0.0
     direction: str = "forward"
     name: str | None = None
+    posterior: str = "diagonal"
     label: ClassVar[str] = "dense"
 
     def __post_init__(self):
@@ -129,6 +188,7 @@ class Dense(Transform):
             check_positive("Dense", weight_prior=self.weight_prior)
         check_not_negative("Dense", weight_init=self.weight_init, bias_init=self.bias_init)
         find_activation(self.activation)
+        check_posterior("Dense", self.posterior)
 
     @property
     def generative(self) -> bool:
@@ -148,15 +208,19 @@ class Dense(Transform):
         weight = (inputs, self.units) if forward else (self.units, inputs)
         prior = 1 / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
         init = prior if self.weight_init is None else self.weight_init
-        return {
-            "weight": Parameter(weight, prior, init),
-            "bias": Parameter(weight[1:], self.bias_prior, self.bias_init),
-        }
+        weights, bias = Parameter(weight, prior, init), Parameter(weight[1:], self.bias_prior, self.bias_init)
+        if self.posterior != "diagonal":
+            return unit_parameters(self.posterior, weights, bias)
+        return {"weight": weights, "bias": bias}
 
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """`DenseKind`, either way round."""
         ends = (inputs, outputs) if self.direction == "forward" else (outputs, inputs)
-        kind = DenseKind(find_activation(self.activation))
+        activation = find_activation(self.activation)
+        if self.posterior != "diagonal":
+            args = (ends[0], parameters["parameters"], ends[1])
+            return Factor(DenseUnitsKind(activation), args, y=0.0, sigma=self.sigma, name=name)
+        kind = DenseKind(activation)
         args = (ends[0], parameters["weight"], parameters["bias"], ends[1])
         return Factor(kind, args, y=0.0, sigma=self.sigma, name=name)
 
@@ -164,4 +228,7 @@ class Dense(Transform):
         """`g(x w + d)`."""
         if self.direction == "generative":
             return None
-        return find_activation(self.activation)(_matrix(parameters["weight"], x) + parameters["bias"])
+        activation = find_activation(self.activation)
+        if self.posterior != "diagonal":
+            return activation(_with_one(x) @ parameters["parameters"].T)
+        return activation(_matrix(parameters["weight"], x) + parameters["bias"])

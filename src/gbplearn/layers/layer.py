@@ -29,9 +29,33 @@ class Parameter:
     """
 
     shape: Shape
-    prior: float
-    init: float
-    start: float = 0.0
+    prior: float | np.ndarray  # arrays broadcast to the shape
+    init: float | np.ndarray
+    start: float | np.ndarray = 0.0
+    posterior: str = "diagonal"  # else the last axis is one vector variable (`core/vector.py`), see `POSTERIORS`
+
+
+# What a belief keeps of the weights of a layer.
+POSTERIORS = ("diagonal", "block", "shared")
+
+
+def check_posterior(layer: str, posterior: str) -> None:
+    """Raise unless it is one of `POSTERIORS`."""
+    if posterior not in POSTERIORS:
+        raise ValueError(f"{layer}: posterior must be one of {', '.join(map(repr, POSTERIORS))}, got {posterior!r}")
+
+
+def unit_parameters(posterior: str, weight: Parameter, bias: Parameter) -> dict[str, Parameter]:
+    """Weights and biases of a layer as one vector a unit: all incoming weights, then the bias.
+
+    **Arguments:** `weight`, `bias`: with the units along their last axis, as a layer of scalars has them.
+    """
+    units, inputs = weight.shape[-1], math.prod(weight.shape[:-1])
+    prior, init, start = (
+        np.append(np.full(inputs, of_weight), of_bias)
+        for of_weight, of_bias in ((weight.prior, bias.prior), (weight.init, bias.init), (weight.start, bias.start))
+    )
+    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior)}
 
 
 class Layer(abc.ABC):

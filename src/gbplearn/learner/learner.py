@@ -21,6 +21,7 @@ from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
 from ..core.progress import progress
+from ..core.vector import VectorGaussian
 from ..engine.damping import Damping, damping_for
 from ..engine.guard.events import GuardAction
 from ..engine.guard.guard import Guard, as_guard
@@ -700,4 +701,7 @@ class Learner:
 
 def _all_sound(beliefs: Beliefs) -> bool:
     """Whether every belief is finite and proper."""
-    return all(np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all() and all_proper(g) for g in beliefs.values())
+    return all(
+        all_proper(g) and (isinstance(g, VectorGaussian) or np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all())
+        for g in beliefs.values()
+    )

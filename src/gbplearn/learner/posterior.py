@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.gaussian import Gaussian
+from ..core.vector import VectorGaussian
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,6 +58,9 @@ class Posterior(Mapping[str, Gaussian]):
         out: dict[str, float] = {}
         for name, belief in self.items():
             layer = name.rpartition("/")[0] or name
+            if isinstance(belief, VectorGaussian):
+                out[layer] = out.get(layer, 0.0) + _vector_kl(belief, other[name])
+                continue
             # As NumPy's: on the way into JAX's arrays and back most of the time would be spent.
             pair: list[Any] = [(np.asarray(g.eta), np.asarray(g.lam)) for g in (belief, other[name])]
             out[layer] = out.get(layer, 0.0) + float(np.sum(np.asarray(belief.family.kl(*pair), float)))
@@ -65,6 +69,10 @@ class Posterior(Mapping[str, Gaussian]):
     def as_dict(self) -> dict[str, dict[str, np.ndarray]]:
         """As NumPy arrays: `{name: {"mean": ..., "std": ...}}`."""
         return {name: {"mean": np.asarray(g.mean), "std": np.asarray(g.std)} for name, g in self.items()}
+
+
+def _vector_kl(belief: VectorGaussian, other: VectorGaussian) -> float:
+    return float(belief.kl(other).sum())
 
 
 def check_same_parameters(several: list[Mapping[str, Gaussian]]) -> None:
@@ -77,5 +85,7 @@ def check_same_parameters(several: list[Mapping[str, Gaussian]]) -> None:
         for name, belief in first.items():
             if other[name].shape != belief.shape:
                 raise ValueError(f"'{name}' has shape {belief.shape} in one and {other[name].shape} in another")
-            if other[name].family != belief.family:
+            if type(other[name]) is not type(belief) or (
+                isinstance(belief, Gaussian) and other[name].family != belief.family
+            ):
                 raise ValueError(f"'{name}' is of scalars in one and of blocks in another")

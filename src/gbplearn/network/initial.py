@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from ..core.gaussian import Gaussian, Numbers
+from ..core.vector import VectorGaussian
 from ..engine.result import Result
 from ..factors.operators import Shape
 from ..graph.evidence import as_numbers
@@ -26,8 +27,9 @@ def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any
     for name, p in parameters.items():
         if beliefs is None or name not in beliefs:
             continue
-        if not isinstance(beliefs[name], Gaussian):
-            raise ValueError(f"the belief of '{name}' must be a gbp.Gaussian")
+        kind = Gaussian if p.posterior == "diagonal" else VectorGaussian
+        if not isinstance(beliefs[name], kind):
+            raise ValueError(f"the belief of '{name}' must be a gbp.{kind.__name__}")
         if beliefs[name].shape != p.shape:
             raise ValueError(f"the belief of '{name}' has shape {beliefs[name].shape}, the network needs {p.shape}")
         out[name] = beliefs[name]
@@ -65,9 +67,9 @@ def random_starts(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Gau
     """
     out = {}
     for i, (name, p) in enumerate(parameters.items()):
-        if p.start:
+        if np.any(p.start):
             mean, std = beliefs[name].mean, beliefs[name].std
-            unknown = np.allclose(std, p.prior, rtol=1e-4) and (p.init > 0 or not np.any(mean))
+            unknown = np.allclose(std, p.prior, rtol=1e-4) and (np.all(p.init > 0) or not np.any(mean))
             out[name] = mean + jnp.asarray(unknown * _draw(p.start, p.shape, seed, i), beliefs[name].dtype)
     return out
 
@@ -78,5 +80,5 @@ def random_outputs(places: Sequence[Place], outputs: Mapping[str, Shape], seed: 
     return {name: jnp.asarray(_draw(std, outputs[name], seed, -1 - i)) for i, name, std in drawn if std}
 
 
-def _draw(std: float, shape: Shape, seed: int, place: int) -> np.ndarray:
+def _draw(std: float | np.ndarray, shape: Shape, seed: int, place: int) -> np.ndarray:
     return std * np.random.default_rng([seed, abs(place), 1 + (place < 0)]).standard_normal(shape)

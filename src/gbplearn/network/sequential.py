@@ -15,6 +15,7 @@ from jax import Array
 
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
+from ..core.vector import VectorGaussian
 from ..engine.infer import infer
 from ..engine.program import kernels_of_now
 from ..engine.result import Result, Status
@@ -145,6 +146,9 @@ class Sequential:
         out = {}
         for i, (name, p) in enumerate(found.items()):
             mean = p.init * np.random.default_rng([seed, i]).standard_normal(p.shape)
+            if p.posterior != "diagonal":
+                out[name] = VectorGaussian.from_moments(mean, p.prior, shared=p.posterior == "shared")
+                continue
             out[name] = Gaussian.from_moments(mean=jnp.asarray(mean, jnp.result_type(float)), std=p.prior)
         return out
 
@@ -164,7 +168,7 @@ class Sequential:
 
         - `values`: parameters by name: numbers, or beliefs, of which the means are taken.
         """
-        numbers = {n: v.mean if isinstance(v, Gaussian) else jnp.asarray(v) for n, v in values.items()}
+        numbers = {n: v.mean if isinstance(v, (Gaussian, VectorGaussian)) else jnp.asarray(v) for n, v in values.items()}
         return self._forward(jnp.asarray(x, jnp.result_type(float)), numbers)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -29,13 +29,14 @@ import numpy as np
 
 from ...core.compiling import is_small
 from ...core.gaussian import Gaussian
+from ...core.vector import VectorGaussian
 from ...graph.problem import Problem
 from ..diagnostics import Diagnostics, no_diagnostics
 from ..loop import CHUNK, Enough, advance
 from ..options import Options
 from ..rounding import find_beliefs, may_be_rounding
 from ..schedules import FixedOrder
-from ..state import State, empty_state
+from ..state import State, empty_state, with_prior_means
 from . import proximal
 from .events import GuardAction, GuardEvent
 from .proximal import Values
@@ -224,6 +225,7 @@ class GuardedRun:
         learnt = any(name in problem.parameters for group in problem.groups for name in group.variables)
         self.settled = settled if learnt else -1.0
         self.left = iterations
+        self.has_vectors = any(isinstance(p, VectorGaussian) for p in problem.prior.values())
         self.rows: list[Diagnostics] = []
         self.begun = 0  # where messages were started last, among the rows
         self.events: list[GuardEvent] = []
@@ -233,6 +235,12 @@ class GuardedRun:
         self.best_energy = np.inf
         stochastic = options.dropping or not isinstance(options.schedule, FixedOrder)
         self.patience = guard.patience * (3 if stochastic else 1)
+
+    def _last_energy(self) -> float:
+        return float(self.rows[-1].energy[-1].sum() + self.rows[-1].prior[-1].sum())
+
+    def _first_energy(self) -> float:
+        return float(self.rows[0].energy[0].sum() + self.rows[0].prior[0].sum())
 
     @property
     def done(self) -> int:
@@ -279,6 +287,8 @@ class GuardedRun:
                 return self._end(self._restart(state, best), best, converged=False, failed=True, where=self._where())
             if self.left == 0:
                 return self._limit(self._restart(state, best), lost=True)
+            if not stages and self.has_vectors:
+                return self._give_up(self._restart(state, best), best, self._where())
             if not stages:
                 return self._proximal(self._restart(state, best), best)
             stages -= 1
@@ -304,6 +314,13 @@ class GuardedRun:
 
     def _best(self, state: State) -> Values:
         """The means with the lowest energy, the start among them. Computed only when something went wrong."""
+        if self.has_vectors:  # whose energies are known from visits alone
+            if self.best is not None:
+                return self.best.values
+            if self.start is None:
+                zeros = jax.tree.map(np.zeros_like, dataclasses.replace(state, schedule=None))
+                self.start = _Means(self.problem, with_prior_means(self.problem, zeros))
+            return self.start.values
         if self.start is None:  # before any message
             self.start = _Means(self.problem, jax.tree.map(np.zeros_like, dataclasses.replace(state, schedule=None)))
         lowest = self.start.energy(state)
@@ -353,8 +370,11 @@ class GuardedRun:
         on_the_way = self.rows[-1].residual[-1].max() <= 1 or (not lost and self._falling())
         if self.guard.enabled and not (sound and on_the_way):
             best = self._best(state)
-            energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
-            least = float(proximal.total_energy(self.problem, best))
+            if self.has_vectors:
+                energy, least = (float(e) for e in (self._last_energy(), min(self.best_energy, self._first_energy())))
+            else:
+                energy = float(proximal.total_energy(self.problem, proximal.current_means(self.problem, state)))
+                least = float(proximal.total_energy(self.problem, best))
             if not (sound and energy <= least + 1e-3 * abs(least)):
                 self._note(GuardAction.BEST_MEANS_KEPT if self._is_best(best) else GuardAction.NOTHING_BETTER)
                 return self._end(self._restart(state, best), best, converged=False)

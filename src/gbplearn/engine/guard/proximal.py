@@ -185,6 +185,10 @@ def recentre(problem: Problem, state: State, x: Values) -> State:
     for group, row in zip(problem.groups, state.messages):
         new = []
         for slot, m in zip(group.slots, row):
+            if m.along is not None:
+                at_x = m.along.lam * (m.along.rows @ x[slot.variable].T)
+                new.append(Messages(None, None, along=m.along._replace(eta=at_x, mean=x[slot.variable])))
+                continue
             if slot.pooled:
                 assert m.summed is not None
                 at_x = Gaussian(m.summed.lam * x[slot.variable], m.summed.lam)

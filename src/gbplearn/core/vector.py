@@ -1,0 +1,346 @@
+"""Vector variables: all weights of a unit as one Gaussian, which factors see through one number each.
+
+A unit `u` has a vector `w_u` of `p` numbers. Factor `n` of that unit sees it only through `z_nu = x_n . w_u`, with a row
+`x_n` of `p` numbers. What the factor sends to `w_u` is then two numbers along that row: the precision `c_nu x_n x_n'`,
+and the information `e_nu x_n`. Beliefs are kept as means and roots of covariances, `S = L L'`, which stay proper
+however they are rounded. With the prior `(m_0, L)` and messages `c, e` of `N` rows there are two ways to the belief:
+
+    primal, N > p    B = I + L' X' C X L         (p x p)    S = L B^-1 L'
+    dual, N <= p     Z = L' X' ,  K = Z' Z ,  B = I + C^1/2 K C^1/2   (N x N)    T = C^1/2 B^-1 C^1/2 ,  S = L (I - Z T Z') L'
+
+and in both the numbers `z` have means `mu = X m_0 + ...` and variances `s`, with the exact cavity
+
+    a = e - c mu ,    s_-n = s / (1 - c s) ,    mu_-n = mu - s_-n a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Float
+
+from . import linalg
+from .compiling import lean_jit
+from .gaussian import Gaussian
+
+# From so many numbers on, rows are weighted unit by unit: all at once would not fit the caches.
+_LARGE = 1_000_000
+# A factor's own share of what is known of its number is at most this: float32 has no digits beyond.
+_MOST_LEVERAGE = 1 - 1e-5
+
+
+class RowMessages(NamedTuple):
+    """Messages to vector variables: of each row and unit two numbers, and the mean that the belief has with them."""
+
+    rows: Float[Array, "n p"]
+    eta: Float[Array, "n u"]  # e
+    lam: Float[Array, "n u"]  # c
+    mean: Float[Array, "u p"]
+
+
+class VectorBelief(NamedTuple):
+    """A prior and the messages to it. Their product is computed where it is needed, along the rows."""
+
+    prior: VectorGaussian
+    messages: RowMessages
+
+    @property
+    def mean(self) -> Array:
+        """Of the product."""
+        return self.messages.mean
+
+    def mean_or(self, start: Array, proper: bool) -> Array:
+        """The mean: priors of vectors are proper."""
+        return self.messages.mean
+
+
+def product(parts: Sequence[Any]) -> Any:
+    """The product of densities, of whatever form: a prior, and messages to it."""
+    first = parts[0]
+    if not isinstance(first, VectorGaussian):
+        return Gaussian.product(parts)
+    return first if len(parts) == 1 else VectorBelief(first, *parts[1:])
+
+
+class AlongRows(NamedTuple):
+    """A belief as factors see it: the numbers `z = x . w` of each row and unit, with and without the factor itself."""
+
+    mean: Float[Array, "n u"]  # mu
+    variance: Float[Array, "n u"]  # s
+    cavity_mean: Float[Array, "n u"]
+    cavity_variance: Float[Array, "n u"]
+    weights: Float[Array, "u p"]  # the mean of w
+    prior_energy: Array  # (m - m_0)' S_0^-1 (m - m_0) / 2, of all units
+    log_det: Float[Array, " u"]  # log |B|: how much smaller the volume of the belief is than that of the prior
+
+
+class VectorGaussian(eqx.Module):
+    """An array of vectors, each with a covariance; or with one covariance for all ("shared").
+
+    - `mean`: `(units, p)`.
+    - `root`: `(units, p, p)`, or `(1, p, p)` where it is shared: the covariance is `root root'`.
+    - `gained`: nats, the KL divergence from the belief that it was made of by `absorbed`; None if it was not.
+    """
+
+    mean: Float[Array | np.ndarray, "u p"]
+    root: Float[Array | np.ndarray, "k p p"]
+    gained: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        (units, p), shape = self.mean.shape, self.root.shape
+        if shape not in ((units, p, p), (1, p, p)):
+            raise ValueError(f"VectorGaussian: a root of shape {shape} does not fit means of shape {(units, p)}")
+
+    @classmethod
+    def from_moments(cls, mean: Any, std: Any, *, shared: bool) -> VectorGaussian:
+        """Independent numbers with these standard deviations, which are the same for all units if it is `shared`."""
+        mean = jnp.asarray(mean, jnp.result_type(float))
+        units, p = mean.shape
+        wide = np.broadcast_to(np.asarray(std, mean.dtype), (units, p))
+        if not (wide > 0).all():
+            raise ValueError("VectorGaussian.from_moments: every std must be > 0")
+        if shared and not (wide == wide[:1]).all():
+            raise ValueError("VectorGaussian.from_moments: units that share a covariance have the same std")
+        roots = wide[: 1 if shared else units, :, None] * np.eye(p, dtype=mean.dtype)
+        return cls(mean, jax.device_put(roots))
+
+    @property
+    def shared(self) -> bool:
+        """Whether several units have one covariance."""
+        return self.root.shape[0] < self.mean.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the means."""
+        return self.mean.shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Floating-point type."""
+        return self.mean.dtype
+
+    @property
+    def variance(self) -> Float[Array | np.ndarray, "u p"]:
+        """Of each number."""
+        return jnp.broadcast_to(jnp.sum(jnp.asarray(self.root) ** 2, -1), self.shape)
+
+    @property
+    def std(self) -> Float[Array | np.ndarray, "u p"]:
+        """Of each number."""
+        return jnp.sqrt(self.variance)
+
+    @property
+    def covariance(self) -> Float[Array | np.ndarray, "k p p"]:
+        """`root root'`, one for all units where it is shared."""
+        return self.root @ jnp.swapaxes(self.root, -1, -2)
+
+    def astype(self, dtype: Any) -> VectorGaussian:
+        """In another floating-point type."""
+        if dtype == self.dtype:
+            return self
+        return VectorGaussian(jnp.asarray(self.mean, dtype), jnp.asarray(self.root, dtype), self.gained)
+
+    def with_mean(self, mean: Array) -> VectorGaussian:
+        """The same covariances about another mean."""
+        return VectorGaussian(jnp.asarray(mean, self.dtype), self.root)
+
+    def all_proper(self) -> bool:
+        """Whether every number has a finite mean, and a finite variance above 0. Outside of compiled code."""
+        variance = np.asarray(self.variance)
+        return bool(np.isfinite(np.asarray(self.mean)).all() and np.isfinite(variance).all() and (variance > 0).all())
+
+    def sample(self, key: Any, shape: tuple[int, ...] = ()) -> Array:
+        """Independent draws `shape + (units, p)`."""
+        noise = jax.random.normal(key, (*shape, *self.shape), self.dtype)
+        return self.mean + jnp.einsum("kpq,...kq->...kp", jnp.broadcast_to(self.root, (len(self.mean), *self.root.shape[1:])), noise)
+
+    def scaled(self, factor: float) -> VectorGaussian:
+        """The same means with standard deviations that are larger by a factor."""
+        return VectorGaussian(self.mean, self.root * jnp.asarray(factor, self.dtype))
+
+    def no_messages(self, rows: int) -> RowMessages:
+        """Before any was sent."""
+        (units, p), dtype = self.shape, self.dtype
+        zeros = (jnp.zeros(shape, dtype) for shape in ((rows, p), (rows, units), (rows, units)))
+        return RowMessages(*zeros, jnp.copy(self.mean))
+
+    def squares(self, value: Array) -> Float[Array, " u"]:
+        """`(x - mean)' S^-1 (x - mean)` of each unit."""
+        d = jnp.broadcast_to((value - self.mean)[..., None], (*self.shape, 1))
+        covariance = jnp.broadcast_to(self.covariance, (*self.shape, self.shape[1]))
+        return jnp.sum(d * linalg.spd_solve(covariance, d), (-2, -1))
+
+    # Outside of compiled code, in double precision.
+
+    def kl(self, other: VectorGaussian) -> np.ndarray:
+        """`KL(self || other)` of each unit: `(|M|² - p - log |M|² + |L_o^-1 d|²) / 2` with `M = L_o^-1 L`."""
+        (units, p), roots = self.shape, max(len(self.root), len(other.root))
+        mine, theirs = (np.asarray(g.root, float) for g in (self, other))
+        d = (np.asarray(self.mean, float) - np.asarray(other.mean, float))[..., None]
+        theirs = np.broadcast_to(theirs, (roots, p, p))
+        inner = np.linalg.solve(theirs, np.broadcast_to(mine, (roots, p, p)))
+        far = np.linalg.solve(np.broadcast_to(theirs, (units, p, p)) if roots > 1 else theirs, d)
+        spread = (inner**2).sum((-2, -1)) - p - 2 * np.linalg.slogdet(inner)[1]
+        return 0.5 * (np.broadcast_to(spread, (units,)) + (far**2).sum((-2, -1)))
+
+    def absorbed(self, messages: RowMessages) -> VectorGaussian:
+        """The belief with these messages. Units that share a covariance have the mean of theirs: its projection.
+
+        (That is the Gaussian with one covariance for all that is nearest to them, in the direction of the KL divergence
+        that keeps all moments.)
+        """
+        rows, c = np.asarray(messages.rows), np.asarray(messages.lam, float).T
+        (n, p), shared, units = rows.shape, self.shared, len(c)
+        if n <= p:
+            z, k = _projections(self.root, messages.rows)
+            k = np.broadcast_to(np.asarray(k, float), (units, n, n))
+            root = np.sqrt(c)
+            b = np.eye(n) + root[:, :, None] * k * root[:, None, :]
+            inverse = np.linalg.inv(b)
+            t = root[:, :, None] * inverse * root[:, None, :]
+            t = t.mean(0, keepdims=True) if shared else t
+            new = _less(self.root, z, jnp.asarray(_root_of_less(t, k[: len(t)]), self.dtype))
+            kept = np.trace(inverse, axis1=-2, axis2=-1) - n
+            steps = np.asarray(messages.eta, float).T - c * (np.asarray(messages.mean, float) @ rows.T.astype(float))
+            energy = 0.5 * np.einsum("un,unm,um->", steps, k, steps)
+        else:
+            wide = np.asarray(self.root, float)
+            gram = np.einsum("un,np,nq->upq", c, rows.astype(float), rows.astype(float), optimize=True)
+            b = np.eye(p) + np.swapaxes(wide, -1, -2) @ gram @ wide
+            inverse = np.linalg.inv(b)
+            inverse = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
+            middle = inverse.mean(0, keepdims=True) if shared else inverse
+            new = jnp.asarray(wide @ np.linalg.cholesky(middle), self.dtype)
+            kept = np.trace(inverse, axis1=-2, axis2=-1) - p
+            d = np.asarray(messages.mean, float) - np.asarray(self.mean, float)
+            far = np.linalg.solve(np.broadcast_to(wide, (units, p, p)), d[..., None])
+            energy = 0.5 * float((far**2).sum())
+        gained = float(np.sum(0.5 * (kept + np.linalg.slogdet(b)[1])) + energy)
+        return VectorGaussian(jnp.asarray(messages.mean, self.dtype), new, gained)
+
+    # At a visit, inside of compiled code.
+
+    def variance_along(self, rows: Float[Array, "n p"]) -> Float[Array, "n u"]:
+        """Variances of `z = x . w`."""
+        along = jnp.sum((rows @ self.root) ** 2, -1)  # (k, n)
+        return jnp.broadcast_to(along.T, (rows.shape[0], self.mean.shape[0]))
+
+    def along(self, rows: Float[Array, "n p"], eta: Float[Array, "n u"], lam: Float[Array, "n u"]) -> AlongRows:
+        """The belief with messages along some rows, as their factors see it: `eta` is `e`, `lam` is `c`."""
+        n, p = rows.shape
+        found = self._dual(rows, eta, lam) if n <= p else self._primal(rows, eta, lam)
+        return found
+
+    def projected(self, rows: Float[Array, "n p"]) -> tuple[Array, Array]:
+        """`Z` and `K`."""
+        return _projected(jnp.asarray(self.root), rows)
+
+    def _dual(self, rows: Array, eta: Array, lam: Array) -> AlongRows:
+        z, k = self.projected(rows)  # (k, p, n), (k, n, n)
+        prior, c, e = self.mean @ rows.T, lam.T, eta.T  # (u, n)
+        root = jnp.sqrt(c)
+        b = jnp.eye(rows.shape[0], dtype=rows.dtype) + root[:, :, None] * k * root[:, None, :]
+        inverse = linalg.spd_inverse(b)
+        u = jnp.where(c > 0, (e - c * prior) / jnp.where(c > 0, root, 1), 0)
+        a = root * jnp.einsum("unm,um->un", inverse, u)
+        mean = prior + _rows_times(k, a)
+        t = root[:, :, None] * inverse * root[:, None, :]
+        kt = jnp.matmul(k, t)
+        wide = jnp.diagonal(k, axis1=-2, axis2=-1)
+        quadratic = wide - jnp.sum(kt * k, -1)
+        left = jnp.clip(jnp.diagonal(inverse, axis1=-2, axis2=-1), 1 - _MOST_LEVERAGE, 1)
+        # Where a factor holds most of what is known of its number, the difference has no digits left.
+        variance = jnp.where(left < 0.5, (1 - left) / jnp.where(c > 0, c, 1), quadratic)
+        variance = jnp.maximum(variance, jnp.finfo(rows.dtype).eps * wide)
+        cavity = jnp.maximum(variance / left, variance)
+        weights = self.mean + jnp.swapaxes(jnp.matmul(self.root, _columns_times(z, a)), -1, -2).reshape(self.shape)
+        energy = 0.5 * jnp.sum(a * (mean - prior))
+        return AlongRows(
+            mean.T, variance.T, (mean - cavity * a).T, cavity.T, weights, energy, linalg.log_determinant(b)
+        )
+
+    def _primal(self, rows: Array, eta: Array, lam: Array) -> AlongRows:
+        p = rows.shape[1]
+        gram = jnp.matmul(jnp.swapaxes(self.root, -1, -2), jnp.matmul(_weighted_gram(rows, lam), self.root))
+        b = jnp.eye(p, dtype=rows.dtype) + linalg.symmetric(gram)  # (u, p, p)
+        inverse, prior = linalg.spd_inverse(b), rows @ self.mean.T
+        pull = jnp.swapaxes(rows.T @ (eta - lam * prior), 0, 1)  # (u, p)
+        step = jnp.einsum("upq,uq->up", inverse, _columns_times(jnp.swapaxes(self.root, -1, -2), pull, transposed=True))
+        off = _columns_times(self.root, step, transposed=True)
+        weights = self.mean + off
+        mean = prior + rows @ off.T
+        variance = _quadratic(rows, self.root, inverse)
+        left = jnp.clip(1 - lam * variance, 1 - _MOST_LEVERAGE, 1)
+        cavity = variance / left
+        energy = 0.5 * jnp.sum(step * step)
+        return AlongRows(
+            mean, variance, mean - cavity * (eta - lam * mean), cavity, weights, energy, linalg.log_determinant(b)
+        )
+
+
+def _projected(root: Array, rows: Array) -> tuple[Array, Array]:
+    z = jnp.matmul(jnp.swapaxes(root, -1, -2), rows.T)
+    return z, jnp.matmul(jnp.swapaxes(z, -1, -2), z)
+
+
+_projections = lean_jit(_projected)
+
+
+@lean_jit
+def _less(root: Array, z: Array, t: Array) -> Array:
+    """`L (I - Z T Z')`."""
+    return root - jnp.matmul(jnp.matmul(root, z), jnp.matmul(t, jnp.swapaxes(z, -1, -2)))
+
+
+def _root_of_less(m: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """`T` with `(I - Z T Z')² = I - Z M Z'` where `K = Z' Z`: `R f(R' K R) R'` with `M = R R'`."""
+    values, vectors = np.linalg.eigh(0.5 * (m + np.swapaxes(m, -1, -2)))
+    r = vectors * np.sqrt(np.maximum(values, 0))[:, None, :]
+    inner = np.swapaxes(r, -1, -2) @ k @ r
+    share, turn = np.linalg.eigh(0.5 * (inner + np.swapaxes(inner, -1, -2)))
+    share = np.clip(share, 0, 1 - 1e-12)
+    middle = (turn / (1 + np.sqrt(1 - share))[:, None, :]) @ np.swapaxes(turn, -1, -2)
+    return r @ middle @ np.swapaxes(r, -1, -2)
+
+
+def _rows_times(k: Array, a: Array) -> Array:
+    """`K a` of each unit: `(k, n, n)`, `(u, n)`."""
+    return a @ k[0] if k.shape[0] == 1 else jnp.einsum("unm,um->un", k, a)
+
+
+def _columns_times(z: Array, a: Array, transposed: bool = False) -> Array:
+    """`Z a` of each unit, as columns `(k, p, u | 1)`; or `transposed` as rows `(u, p)`."""
+    if z.shape[0] == 1:
+        return (a @ z[0].T) if transposed else (z[0] @ a.T)[None]
+    out = jnp.einsum("upn,un->up", z, a)
+    return out if transposed else out[..., None]
+
+
+def _weighted_gram(rows: Array, lam: Array) -> Float[Array, "u p p"]:
+    """`X' C X` of each unit."""
+
+    def one(c: Array) -> Array:
+        return rows.T @ (c[:, None] * rows)
+
+    if lam.size * rows.shape[1] > _LARGE:
+        return lax.map(one, lam.T)
+    return jax.vmap(one)(lam.T)
+
+
+def _quadratic(rows: Array, root: Array, inverse: Array) -> Float[Array, "n u"]:
+    """`x' L B^-1 L' x` of each row and unit."""
+
+    def one(of: tuple[Array, Array]) -> Array:
+        projected = rows @ of[0]
+        return jnp.sum((projected @ of[1]) * projected, 1)
+
+    roots = jnp.broadcast_to(root, inverse.shape)
+    if rows.shape[0] * inverse.shape[0] * rows.shape[1] > _LARGE:
+        return lax.map(one, (roots, inverse)).T
+    return jax.vmap(lambda a, b: one((a, b)))(roots, inverse).T
