@@ -17,9 +17,11 @@ from jaxtyping import Float
 
 from ..core import linalg
 from ..core.family import Family
+from ..core.gaussian import Gaussian
 from ..core.noise import NoisePrior
 from ..core.robust import Kernel
 from ..edges.base import Edges
+from ..factors.likelihood import Likelihood
 from ..factors.measurement import Linear, Measurement
 from ..factors.operators import Entries, Operator
 from .factor import Factor, check_noise_range
@@ -160,12 +162,31 @@ class Group(eqx.Module):
 
     def linearise(self, values: dict[str, Array]) -> Linear:
         """Linearise at the values of the variables: Jacobians of the slots, then of what is held."""
+        if isinstance(self.measurement, Likelihood):
+            x = self.arguments_at(values)[0]
+            return self._expanded(self.measurement, x, jnp.zeros_like(x))
         places = [self.arguments.index((Role.SLOT, i)) for i in range(len(self.slots))]
         places += [self.arguments.index((Role.HELD, i)) for i in range(len(self.held))]
         value, jacobians = self.measurement.linearise(self.arguments_at(values), places)
         slots = (*self.slots, *self.held)
         shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
         return Linear(value.reshape(-1, self.outputs), tuple(shaped))
+
+    def expand(self, kind: Likelihood, cavity: Gaussian, point: Array) -> tuple[Linear, Array]:
+        """A likelihood as Gaussian factors under the cavities of its slot.
+
+        **Arguments:** `point`: of the variable, where its cavity is flat.
+
+        **Returns:** them, linearised at the mean of the cavities, and that mean.
+        """
+        known = cavity.lam > 0
+        lam = jnp.where(known, cavity.lam, 1)
+        mean = jnp.where(known, cavity.eta / lam, point.reshape(lam.shape)).reshape(point.shape)
+        return self._expanded(kind, mean, jnp.where(known, 1 / lam, 0).reshape(point.shape)), mean
+
+    def _expanded(self, kind: Likelihood, mean: Array, variance: Array) -> Linear:
+        residual, jacobian = kind.expand(self.every_factor(self.y), mean, variance)
+        return Linear(self.y - residual, (jacobian,) if self.slots or self.held else ())
 
     def operators(self, linear: Linear) -> list[Operator]:
         """The Jacobian of each slot, and of what is held, as an operator."""
@@ -187,6 +208,8 @@ class Group(eqx.Module):
 
     def measure(self, residual: Float[Array, "f m"]) -> Measured:
         """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
+        if isinstance(self.measurement, Likelihood):
+            return Measured(jnp.sum(self.energies(residual)), self.weights(), jnp.zeros((), residual.dtype))
         if self.robust is None:
             energy = 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)))
             if self.noise_prior is not None:
@@ -208,6 +231,9 @@ class Group(eqx.Module):
 
     def energies(self, residual: Float[Array, "f m"]) -> Float[Array, " f"]:
         """Energy of each factor; those with a common switch have equal shares."""
+        if isinstance(self.measurement, Likelihood):
+            each = self.measurement.energies(self.every_factor(self.y), self.every_factor(self.y - residual))
+            return self._weighted(each[:, None])[:, 0]
         if self.robust is None:
             return 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)), 1)
         summed, weight, shape = self._over_switches(residual)

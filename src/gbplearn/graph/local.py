@@ -41,6 +41,12 @@ class LocalGroup(eqx.Module):
         moves = [j.times(points[slot.variable]) for slot, j in zip(group.slots, group.operators(frozen))]
         return Linear(frozen.value + add_all(moves), frozen.jacobians)
 
+    def value(self, points: dict[str, Array]) -> Array:
+        """`h` of every factor at the values of its variables."""
+        if self.frozen is None:
+            return self.group.value({**points, **self.fixed})
+        return self.linearise(points).value
+
     def form(self) -> Any:
         """The form of its factors (`kernels/forms.py`); None if they have none, or are linearised once for all."""
         measurement = self.group.measurement
