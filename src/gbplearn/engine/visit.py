@@ -9,7 +9,7 @@ messages, and knows nothing else of the graph. It sends the messages of the grou
 2. Take the cavity of every edge: all messages into its unit but its own (`state.cavity`). Pooled edge sets take the
    beliefs, and correct them by their reaction term.
 3. Linearise `h` at the current means, or at stored points (`linearisation.py`); expand a likelihood that is not
-   Gaussian under its cavities (`factors/likelihood.py`).
+   Gaussian under the beliefs (`factors/likelihood.py`).
 4. Update the noise variance, if it is learnt (`noise_update.py`).
 5. Compute the undamped messages (`propose`, by the equations of `update.py` from the prediction of `prediction.py`),
    with the robust scales of the residuals `y - h` at the linearisation points.
@@ -32,7 +32,6 @@ import numpy as np
 from jax import Array, lax
 
 from ..core.gaussian import Gaussian
-from ..factors.likelihood import Likelihood
 from ..graph.group import Group
 from ..graph.local import LocalGroup
 from ..kernels.registry import Call, kernel_for
@@ -166,21 +165,7 @@ def _send(
     else:
         means = means_of(local, old)
         points, stored = linearisation_points(local, options.relinearise, own, means, old)
-        kind = group.measurement
-        if isinstance(kind, Likelihood):
-            (name,) = group.variables
-            import os
-            mode = os.environ.get("MODE", "cavity")
-            if mode == "point":
-                linear = local.linearise(points)
-            elif mode == "belief":
-                linear, mean = group.expand(kind, jax.tree.map(group.slots[0].edges.spread, old[name]), points[name])
-                points = {name: mean}
-            else:
-                linear, mean = group.expand(kind, cavities[0], points[name])
-                points = {name: mean}
-        else:
-            linear = local.linearise(points)
+        linear = local.linearise(points, old)
     variance, held, residual = own.noise, held_spread(group, local.held, linear), group.y - linear.value
     edges, pools = edge_sets(group, linear, cavities, reactions, means, points)
     if variance is not None and group.noise_prior is not None:

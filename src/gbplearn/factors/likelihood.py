@@ -1,13 +1,13 @@
 """Likelihoods that are not Gaussian: factors whose energy is no squared distance of `y` and `h`.
 
-Messages are those of Gaussian factors, so that at every visit such a factor is expanded as one. With the cavity
-`N(m, v)` of its variables (what is known without the factor), the gradient and the Hessian of its energy `E` are taken
-as their expected values there:
+Messages are those of Gaussian factors, so that at every visit such a factor is expanded as one. Under the belief
+`N(m, v)` of its variables, the gradient and the Hessian of its energy `E` are taken as their expected values:
 
     E(x) ~ E(m) + ½ |r - J (x - m)|² - ½ |r|²,        J'J = expected Hessian,  J'r = - expected gradient
 
-A measurement with noise 1, residual `r` and Jacobian `J`. Where nothing is known of the cavity, and for calculations at
-one point of the whole graph (the guard's), `v = 0`: values at the point.
+It is a measurement with noise 1, residual `r` and Jacobian `J`. A belief that no longer changes is then the best
+Gaussian in the sense of variational inference. Where nothing is known, and for calculations at one point of the whole
+graph (the guard's), `v = 0`: values at the point.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .operators import Operator
 
 
 class Expansion(NamedTuple):
-    """A factor as a Gaussian one about the mean of its cavity, with noise 1."""
+    """A factor as a Gaussian one about the point, with noise 1."""
 
     residual: Float[Array, "f m"]
     jacobian: Operator
@@ -41,13 +41,11 @@ class Likelihood(FactorKind):
         """`-log p(y | x)` of each factor."""
 
     @abc.abstractmethod
-    def expand(
-        self, y: Float[Array, "f m"], mean: Float[Array, "f n"], variance: Float[Array, "f n"]
-    ) -> Expansion:
-        """Each factor under its cavity, whose variances may be 0."""
+    def expand(self, y: Float[Array, "f m"], mean: Float[Array, "f n"], variance: Float[Array, "f n"]) -> Expansion:
+        """Each factor under the belief of its variables, whose variances may be 0."""
 
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
-        """Not of use: the Jacobian depends on `y` and the cavity."""
+        """Not of use: the Jacobian depends on `y` and the belief."""
         raise TypeError(f"{type(self).__name__} is expanded, not linearised")
 
 

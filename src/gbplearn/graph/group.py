@@ -160,11 +160,13 @@ class Group(eqx.Module):
         """`h` of every factor at the values of the variables."""
         return self.measurement.value(*self.arguments_at(values)).reshape(-1, self.outputs)
 
-    def linearise(self, values: dict[str, Array]) -> Linear:
-        """Linearise at the values of the variables: Jacobians of the slots, then of what is held."""
+    def linearise(self, values: dict[str, Array], beliefs: Mapping[str, Gaussian] | None = None) -> Linear:
+        """Linearise at the values of the variables: Jacobians of the slots, then of what is held.
+
+        **Arguments:** `beliefs`: of the slots' variables, whose variances a likelihood takes; None: as if they were 0.
+        """
         if isinstance(self.measurement, Likelihood):
-            x = self.arguments_at(values)[0]
-            return self._expanded(self.measurement, x, jnp.zeros_like(x))
+            return self._expand(self.measurement, values, beliefs or {})
         places = [self.arguments.index((Role.SLOT, i)) for i in range(len(self.slots))]
         places += [self.arguments.index((Role.HELD, i)) for i in range(len(self.held))]
         value, jacobians = self.measurement.linearise(self.arguments_at(values), places)
@@ -172,20 +174,13 @@ class Group(eqx.Module):
         shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
         return Linear(value.reshape(-1, self.outputs), tuple(shaped))
 
-    def expand(self, kind: Likelihood, cavity: Gaussian, point: Array) -> tuple[Linear, Array]:
-        """A likelihood as Gaussian factors under the cavities of its slot.
-
-        **Arguments:** `point`: of the variable, where its cavity is flat.
-
-        **Returns:** them, linearised at the mean of the cavities, and that mean.
-        """
-        known = cavity.lam > 0
-        lam = jnp.where(known, cavity.lam, 1)
-        mean = jnp.where(known, cavity.eta / lam, point.reshape(lam.shape)).reshape(point.shape)
-        return self._expanded(kind, mean, jnp.where(known, 1 / lam, 0).reshape(point.shape)), mean
-
-    def _expanded(self, kind: Likelihood, mean: Array, variance: Array) -> Linear:
-        residual, jacobian = kind.expand(self.every_factor(self.y), mean, variance)
+    def _expand(self, kind: Likelihood, values: dict[str, Array], beliefs: Mapping[str, Gaussian]) -> Linear:
+        (slot,), (x,) = (*self.slots, *self.held, *self.fixed), self.arguments_at(values)
+        variance = jnp.zeros_like(x)
+        if slot.variable in beliefs:
+            lam = beliefs[slot.variable].lam
+            variance = jnp.where(lam > 0, 1 / jnp.where(lam > 0, lam, 1), 0)
+        residual, jacobian = kind.expand(self.every_factor(self.y), x, variance)
         return Linear(self.y - residual, (jacobian,) if self.slots or self.held else ())
 
     def operators(self, linear: Linear) -> list[Operator]:

@@ -4,7 +4,7 @@ Energy of example `b` with logits `f_b` and class probabilities `y_b` (one-hot, 
 
     E_b = -sum_c y_bc log softmax_c(f_b)
 
-Its gradient is `p - y` and its Hessian `diag(p) - p p'` with `p = softmax(f_b)`. Both are averaged over the cavity
+Its gradient is `p - y` and its Hessian `diag(p) - p p'` with `p = softmax(f_b)`. Both are averaged over the belief
 `N(m, v)` of the logits (see `factors/likelihood.py`), by draws that all examples share:
 
     D = E[diag(p) - p p'] = J'J,        J'r = y - E[p]
@@ -33,7 +33,7 @@ from .class_observation import ClassObservation, class_layout, logit_edges
 _DRAWS = 32
 # On the diagonal of `D`, which is singular: along the sum of the logits nothing is observed.
 _LEAST = 1e-6
-# Cavities with larger standard deviations count as having this one: of so few draws almost none would fall where two
+# Beliefs with larger standard deviations count as having this one: of so few draws almost none would fall where two
 # classes are about equally likely, which is where all of `D` comes from.
 _WIDEST = 10.0
 

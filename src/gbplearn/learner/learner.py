@@ -666,7 +666,9 @@ class Learner:
         Arguments as `predict`.
         """
         if not isinstance(self.net.layers[-1], ClassObservation):
-            raise ValueError("predict_proba needs a network that ends with gbp.CategoricalObservation or gbp.SoftmaxObservation")
+            raise ValueError(
+                "predict_proba needs a network that ends with gbp.CategoricalObservation or gbp.SoftmaxObservation"
+            )
         return self.net.probabilities(self.predict(x, **how))
 
     def forward(self, x: Numbers) -> Array:
