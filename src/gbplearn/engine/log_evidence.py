@@ -29,8 +29,8 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
     where `E` is the energy of all factors and priors at the belief means and `S_f` the predicted covariance of a
     factor's measurement; the determinants are of precisions alone. Robust factors count `exp(-rho)`, with the noise
     scaled at the means; variables held at a belief add to the noise of each factor. Likelihoods that are not Gaussian
-    count with their value at the means, and with the precision of their expansion in `S_f`, without `2 pi`. Flat priors count as the constant
-    1, observed variables with their prior density at the value.
+    have `S_f` by their expansion, and no `2 pi`. Flat priors count as the constant 1, observed variables with their
+    prior density at the value.
 
     **Arguments:**
 

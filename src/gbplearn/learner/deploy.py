@@ -33,9 +33,7 @@ def forward_function(learner: Learner, *, probabilities: bool = False) -> Callab
     if net.generative:
         raise ValueError("a network with generative layers has no forward pass")
     if probabilities and not isinstance(net.layers[-1], ClassObservation):
-        raise ValueError(
-            "probabilities=True needs a network that ends with gbp.CategoricalObservation or gbp.SoftmaxObservation"
-        )
+        raise ValueError("probabilities=True needs a network that observes classes, as by gbp.SoftmaxObservation")
     means = {name: np.asarray(belief.mean) for name, belief in learner.posterior.items()}
 
     def forward(x: Numbers) -> Array:

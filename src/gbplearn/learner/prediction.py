@@ -12,9 +12,9 @@ import numpy as np
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
 from ..engine.result import Result
+from ..layers.class_observation import ClassObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
-from ..layers.class_observation import ClassObservation
 from ..network.batch import PREDICT_SIZES, Batch, portions
 from ..network.class_probabilities import expected_entropy, probabilities
 from ..network.sequential import Sequential
