@@ -105,7 +105,7 @@ def test_classes_of_which_the_same_is_known_are_as_likely(classes):
 def test_beliefs_are_the_fixed_point(classes, std):
     y, mean = targets(3, classes), np.random.default_rng(2).standard_normal((3, classes))
     result = gbp.infer(logits_graph(y, mean, std), tolerance=1e-5, iterations=500, damping=0.3)
-    assert result.converged
+    assert result.status is gbp.Status.CONVERGED
     x, v = solved(y, mean, std)
     np.testing.assert_allclose(result["f"].mean, x, atol=2e-3 * std)
     np.testing.assert_allclose(result["f"].variance, v, rtol=2e-3)
@@ -127,7 +127,7 @@ def test_logits_that_are_known_have_the_likelihood_as_evidence():
     right = np.sum(y * np.log(softmax(mean)))
     graph = logits_graph(y, mean, 1e-3)
     assert gbp.infer(graph).log_evidence == pytest.approx(right, abs=1e-4)
-    assert graph.energy({"f": mean}).factors["classes 0"] == pytest.approx(-right, rel=1e-5)
+    assert graph.energy({"f": mean})["classes 0"] == pytest.approx(-right, rel=1e-5)
 
 
 def test_the_trace_has_the_energy():
@@ -162,7 +162,7 @@ def test_two_copies_are_one_of_weight_two_where_they_cannot_differ():
 def test_kernels_and_xla_agree():
     y, mean = targets(6, 10), np.random.default_rng(7).standard_normal((6, 10))
     found = []
-    for build in (gbp.native.Build.NONE, gbp.native.Build.AUTO):
+    for build in (gbp.native.Build.NONE, gbp.native.Build.BASIC):
         with gbp.native.using(build):
             found.append(gbp.infer(logits_graph(y, mean, 2.0, np.linspace(0, 2, 6)), iterations=5, damping=0.3)["f"])
     np.testing.assert_allclose(found[0].mean, found[1].mean, atol=1e-4)
@@ -250,7 +250,7 @@ def test_missing_labels_change_nothing():
     known = np.arange(len(x)) < 40
     one, other = gbp.Learner(network(), seed=0), gbp.Learner(network(), seed=0)
     one.update(x, y, y_observed=known)
-    other.update(x, np.where(known, y, 0), weights=known.astype(float))
+    other.update(x, np.where(known, y, 0), sample_weight=known.astype(float))
     for name in one.posterior:
         np.testing.assert_allclose(one.posterior[name].mean, other.posterior[name].mean, atol=1e-3)
 
@@ -270,7 +270,7 @@ def test_it_is_saved(tmp_path):
     learner.update(x, y)
     learner.save(tmp_path / "learner.safetensors")
     again = gbp.Learner.load(tmp_path / "learner.safetensors")
-    assert again.net == learner.net or repr(again.net) == repr(learner.net)
+    assert repr(again.net) == repr(learner.net)
     np.testing.assert_array_equal(again.predict_proba(x), learner.predict_proba(x))
     forward = gbp.forward_function(learner, probabilities=True)
     np.testing.assert_allclose(np.asarray(forward(x)).sum(1), 1, atol=1e-5)
@@ -278,5 +278,5 @@ def test_it_is_saved(tmp_path):
 
 def test_it_is_drawn_and_summarised():
     net = network()
-    assert "CategoricalObservation" in str(net.summary())
+    assert "CategoricalObservation" in str(net)
     assert net.draw() is not None

@@ -69,7 +69,8 @@ class CategoricalKind(Likelihood):
 def _draws(classes: int) -> np.ndarray:
     """Of `N(0, 1)`, `(draws, classes)`: symmetric about 0, and of variance 1.
 
-    They are the same for all classes if these are few: logits about which the same is known have the same expected softmax.
+    They are the same for all classes if these are few: then logits of which the same is known have the same expected
+    softmax.
     """
     turns = classes if classes <= _DRAWS else 1
     first = np.random.default_rng(0).standard_normal((-(-_DRAWS // turns), classes))
