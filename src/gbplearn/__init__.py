@@ -31,6 +31,7 @@ from .io.checkpoint import CheckpointError
 from .io.g2o import read_g2o, write_g2o
 from .layers.activation import LeakyRelu, SmoothLeakyRelu
 from .layers.avg_pool2d import AvgPool2D
+from .layers.categorical import CategoricalObservation
 from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
 from .layers.dense import Dense
@@ -66,6 +67,7 @@ __all__ = [
     "AvgPool2D",
     "AxesEdges",
     "BatchRecord",
+    "CategoricalObservation",
     "CheckpointError",
     "Conv2D",
     "ConvTranspose2D",

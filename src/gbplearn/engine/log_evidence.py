@@ -13,6 +13,7 @@ from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
 from ..core.vector import VectorBelief, VectorGaussian
+from ..factors.likelihood import Likelihood
 from ..graph.problem import Problem
 from .guard.proximal import with_settled_noise
 from .prediction import edge_sets, predicted_covariance
@@ -30,8 +31,9 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
 
     where `E` is the energy of all factors and priors at the belief means and `S_f` the predicted covariance of a
     factor's measurement; the determinants are of precisions alone. Robust factors count `exp(-rho)`, with the noise
-    scaled at the means; variables held at a belief add to the noise of each factor. Flat priors count as the constant
-    1, observed variables with their prior density at the value.
+    scaled at the means; variables held at a belief add to the noise of each factor. Likelihoods that are not Gaussian
+    have `S_f` by their expansion, and no `2 pi`. Flat priors count as the constant 1, observed variables with their
+    prior density at the value.
 
     **Arguments:**
 
@@ -74,7 +76,9 @@ def _terms(
     variables += [_at_value(prior[name], x) for name, x in fixed.items() if isinstance(prior[name], Gaussian)]
     factors = []
     for g, group in enumerate(problem.groups):
-        normaliser = linalg.log_determinant(group.covariance()) + group.outputs * jnp.log(2 * jnp.pi)
+        # A likelihood is a density already.
+        unit = 1.0 if isinstance(group.measurement, Likelihood) else 2 * jnp.pi
+        normaliser = linalg.log_determinant(group.covariance()) + group.outputs * jnp.log(unit)
         there = 1.0 if group.weight is None else jnp.broadcast_to(group.weight, (group.factors, 1))[:, 0]
         energies = jnp.broadcast_to(group.energies(group.y - group.value(full)), (group.factors,))
         factors.append(_group(problem, state, beliefs, means, g) - energies - 0.5 * there * normaliser)
@@ -110,7 +114,7 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
     group = problem.groups[g]
     if not group.slots:
         return jnp.zeros((group.factors,), group.y.dtype)
-    linear = group.linearise({**means, **problem.fixed})
+    linear = group.linearise({**means, **problem.fixed}, beliefs)
     scale = group.measure(group.y - linear.value).scale
     noise = group.covariance()
     used, edges = [], jnp.zeros((group.factors,), noise.dtype)

@@ -40,6 +40,7 @@ from jaxtyping import Int
 
 from ..edges.base import ROWS, Edges
 from ..edges.indexed import IndexEdges, RepeatedEdges, SharedEdges, SliceEdges, index_edges
+from ..factors.likelihood import Likelihood
 from ..graph.group import Group
 from ..graph.problem import Problem
 
@@ -168,6 +169,8 @@ def _unfit(group: Group) -> str | None:
     """Why a group cannot be visited factor by factor."""
     if group.numbers is not None:  # its plan would be compiled anew with every factor
         return f"the group '{group.name}' grows"
+    if isinstance(group.measurement, Likelihood):  # expanded under beliefs, which a sweep does not have
+        return f"'{group.name}' is a likelihood that is not Gaussian"
     for slot in group.slots:
         if slot.table is not None:
             return f"'{slot.variable}' of '{group.name}' is a vector variable"

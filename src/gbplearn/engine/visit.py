@@ -8,7 +8,8 @@ messages, and knows nothing else of the graph. It sends the messages of the grou
 1. Read the inbox: of each variable the prior and the other groups' messages, and the belief (`inbox.py`).
 2. Take the cavity of every edge: all messages into its unit but its own (`state.cavity`). Pooled edge sets take the
    beliefs, and correct them by their reaction term.
-3. Linearise `h` at the current means, or at stored points (`linearisation.py`).
+3. Linearise `h` at the current means, or at stored points (`linearisation.py`); expand a likelihood that is not
+   Gaussian under the beliefs (`factors/likelihood.py`).
 4. Update the noise variance, if it is learnt (`noise_update.py`).
 5. Compute the undamped messages (`propose`, by the equations of `update.py` from the prediction of `prediction.py`),
    with the robust scales of the residuals `y - h` at the linearisation points.
@@ -194,7 +195,7 @@ def _send(
     else:
         means = means_of(local, old)
         points, stored = linearisation_points(local, options.relinearise, own, means, old)
-        linear = local.linearise(points)
+        linear = local.linearise(points, old)
     for s, (slot, j) in enumerate(zip(group.slots, group.operators(linear))):
         if slot.table is not None:
             cavities[s] = _vector_cavity(slot, j, outside[slot.variable], own.messages[s])

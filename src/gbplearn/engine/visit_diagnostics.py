@@ -142,7 +142,7 @@ def diagnose_visit(
         changes.append(jnp.abs(jnp.log(after.noise / before.noise)) / (1 - options.strongest()))
         group = group.with_noise(after.noise)
     if reported is None:
-        energy, _, switched = group.measure(group.every_factor(group.y - local.linearise(means).value))
+        energy, _, switched = group.measure(group.every_factor(group.y - local.value(means)))
     else:
         energy, switched = reported.energy, reported.switched
     priors = {} if reported is None else {n: e for n, e in reported.priors.items() if n in local.reports}

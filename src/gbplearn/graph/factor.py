@@ -17,6 +17,7 @@ from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
 from ..core.robust import Kernel
 from ..core.tracing import refuse_traced
+from ..factors.likelihood import Likelihood
 from ..factors.measurement import FactorKind, Function, Layout, Measurement
 from .variable import Variable, View, check_once
 
@@ -310,6 +311,10 @@ class Factor:
         return self._broadcast(self.y, "y")
 
     def _noise(self) -> np.ndarray:
+        if isinstance(self.h, Likelihood):
+            if not (self.sigma is None and self.covariance is None and self.robust is None):
+                raise ValueError(f"factor '{self.name}': a likelihood has neither noise nor a robust energy")
+            return np.ones((1, self.outputs))
         if (self.sigma is None) == (self.covariance is None):
             raise ValueError(f"factor '{self.name}': give one of sigma (standard deviation) and covariance")
         if self.learn is not None and self.robust is not None:

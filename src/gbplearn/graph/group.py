@@ -17,10 +17,12 @@ from jaxtyping import Float
 
 from ..core import linalg
 from ..core.family import Family
+from ..core.gaussian import Gaussian
 from ..core.noise import NoisePrior
 from ..core.robust import Kernel
 from ..edges.axes import AxesEdges
 from ..edges.base import Edges
+from ..factors.likelihood import Likelihood
 from ..factors.measurement import Linear, Measurement
 from ..factors.operators import Entries, Operator, UnitRows
 from .factor import Factor, check_noise_range
@@ -187,14 +189,28 @@ class Group(eqx.Module):
         """`h` of every factor at the values of the variables."""
         return self.measurement.value(*self.arguments_at(values)).reshape(-1, self.outputs)
 
-    def linearise(self, values: dict[str, Array]) -> Linear:
-        """Linearise at the values of the variables: Jacobians of the slots, then of what is held."""
+    def linearise(self, values: dict[str, Array], beliefs: Mapping[str, Gaussian] | None = None) -> Linear:
+        """Linearise at the values of the variables: Jacobians of the slots, then of what is held.
+
+        **Arguments:** `beliefs`: of the slots' variables, whose variances a likelihood takes; None: as if they were 0.
+        """
+        if isinstance(self.measurement, Likelihood):
+            return self._expand(self.measurement, values, beliefs or {})
         places = [self.arguments.index((Role.SLOT, i)) for i in range(len(self.slots))]
         places += [self.arguments.index((Role.HELD, i)) for i in range(len(self.held))]
         value, jacobians = self.measurement.linearise(self.arguments_at(values), places)
         slots = (*self.slots, *self.held)
         shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
         return Linear(value.reshape(-1, self.outputs), tuple(shaped))
+
+    def _expand(self, kind: Likelihood, values: dict[str, Array], beliefs: Mapping[str, Gaussian]) -> Linear:
+        (slot,), (x,) = (*self.slots, *self.held, *self.fixed), self.arguments_at(values)
+        variance = jnp.zeros_like(x)
+        if slot.variable in beliefs:
+            lam = beliefs[slot.variable].lam
+            variance = jnp.where(lam > 0, 1 / jnp.where(lam > 0, lam, 1), 0)
+        residual, jacobian = kind.expand(self.every_factor(self.y), x, variance)
+        return Linear(self.y - residual, (jacobian,) if self.slots or self.held else ())
 
     def operators(self, linear: Linear) -> list[Operator]:
         """The Jacobian of each slot, and of what is held, as an operator."""
@@ -219,6 +235,8 @@ class Group(eqx.Module):
 
     def measure(self, residual: Float[Array, "f m"]) -> Measured:
         """Energy `sum rho`, robust scales and the share of factors whose scale is below 1."""
+        if isinstance(self.measurement, Likelihood):
+            return Measured(jnp.sum(self.energies(residual)), self.weights(), jnp.zeros((), residual.dtype))
         if self.robust is None:
             energy = 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)))
             if self.noise_prior is not None:
@@ -240,6 +258,9 @@ class Group(eqx.Module):
 
     def energies(self, residual: Float[Array, "f m"]) -> Float[Array, " f"]:
         """Energy of each factor; those with a common switch have equal shares."""
+        if isinstance(self.measurement, Likelihood):
+            each = self.measurement.energies(self.every_factor(self.y), self.every_factor(self.y - residual))
+            return self._weighted(each[:, None])[:, 0]
         if self.robust is None:
             return 0.5 * jnp.sum(self._weighted(self._squared_distances(residual)), 1)
         summed, weight, shape = self._over_switches(residual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -33,13 +34,19 @@ class LocalGroup(eqx.Module):
     reports: frozenset[str] = eqx.field(static=True)  # variables whose prior's energy this group reports, for all
     plan: Any = eqx.field(static=True, default=None)  # how it is visited (`kernels.registry.Plan`); None: not yet known
 
-    def linearise(self, points: dict[str, Array]) -> Linear:
-        """The group linearised at the values of its variables; linear groups have been, once for all."""
+    def linearise(self, points: dict[str, Array], beliefs: Mapping[str, Gaussian] | None = None) -> Linear:
+        """The group linearised at the values of its variables (`Group.linearise`); linear groups have been, for all."""
         group, frozen = self.group, self.frozen
         if frozen is None:
-            return group.linearise({**points, **self.fixed})
+            return group.linearise({**points, **self.fixed}, beliefs)
         moves = [j.times(points[slot.variable]) for slot, j in zip(group.slots, group.operators(frozen))]
         return Linear(frozen.value + add_all(moves), frozen.jacobians)
+
+    def value(self, points: dict[str, Array]) -> Array:
+        """`h` of every factor at the values of its variables."""
+        if self.frozen is None:
+            return self.group.value({**points, **self.fixed})
+        return self.linearise(points).value
 
     def form(self) -> Any:
         """The form of its factors (`kernels/forms.py`); None if they have none, or are linearised once for all."""

@@ -21,6 +21,7 @@ from ..engine.guard.guard import Guard
 from ..engine.schedules import Order, RandomLayers, Residual, Sweep, TreeOrder
 from ..layers.activation import LeakyRelu, SmoothLeakyRelu
 from ..layers.avg_pool2d import AvgPool2D
+from ..layers.categorical import CategoricalObservation
 from ..layers.conv2d import Conv2D
 from ..layers.conv_transpose2d import ConvTranspose2D
 from ..layers.dense import Dense
@@ -40,6 +41,7 @@ def _by_name(*types: type) -> dict[str, type]:
 
 LAYERS = _by_name(
     AvgPool2D,
+    CategoricalObservation,
     Conv2D,
     ConvTranspose2D,
     Dense,

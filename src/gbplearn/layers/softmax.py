@@ -8,7 +8,7 @@ Energy of example `b` with logits `f_b` and class `c`, one factor with M = class
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from ..edges.axes import AxesEdges
 from ..factors.measurement import FactorKind, Layout
 from ..factors.operators import Entries, Operator, Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
-from .layer import Observation, check_positive
+from .class_observation import ClassObservation, class_layout, logit_edges
+from .layer import check_positive
 
 
 class SoftmaxJacobian(Operator):
@@ -39,7 +39,7 @@ class SoftmaxJacobian(Operator):
 
     def squared(self) -> Operator:
         """Entry by entry."""
-        return Entries(_edges(self.s.shape), self.each()).squared()
+        return Entries(logit_edges(self.s.shape), self.each()).squared()
 
     def each(self) -> Float[Array, "b c c 1"]:
         """As matrices."""
@@ -52,10 +52,7 @@ class SoftmaxKind(FactorKind):
 
     def layout(self, *shapes: Shape) -> Layout:
         """One factor an example."""
-        (f,) = shapes
-        if len(f) != 2:
-            raise ValueError(f"a softmax needs logits (batch, classes), got {f}")
-        return Layout(f[:1], f[1:], (_edges(f),))
+        return class_layout(*shapes)
 
     def value(self, *args: Array) -> Float[Array, "b c"]:
         """`softmax(f)`."""
@@ -66,12 +63,8 @@ class SoftmaxKind(FactorKind):
         return (SoftmaxJacobian(jax.nn.softmax(args[0])),)
 
 
-def _edges(shape: Shape) -> AxesEdges:
-    return AxesEdges(shape, (0, 1), shape)
-
-
 @dataclasses.dataclass(frozen=True)
-class SoftmaxObservation(Observation):
+class SoftmaxObservation(ClassObservation):
     """A head that observes classes: `onehot(class) ~ N(softmax(logits), sigma²)`.
 
     Classes are given as whole numbers `(batch,)`, or as probabilities `(batch, classes)`.
@@ -80,32 +73,9 @@ class SoftmaxObservation(Observation):
     sigma: float = 0.01
     name: str | None = None
     label: ClassVar[str] = "softmax"
-    whole_rows: ClassVar[bool] = True
 
     def __post_init__(self):
         check_positive("SoftmaxObservation", sigma=self.sigma)
-
-    def output_shape(self, shape: Shape) -> Shape:
-        """One axis of at least two classes."""
-        if len(shape) != 1 or shape[0] < 2:
-            raise ValueError(f"SoftmaxObservation needs logits (classes,) of at least 2 classes, got {shape}")
-        return shape
-
-    def target(self, y: Any, shape: Shape) -> np.ndarray:
-        """As probabilities `(batch, classes)`."""
-        y, (batch, classes) = np.asarray(y), shape
-        if y.shape == (batch, classes):
-            y = y.astype(float)
-            if not np.isfinite(y).all() or (y < 0).any() or not np.allclose(y.sum(1), 1, atol=1e-4):
-                raise ValueError("class probabilities must be >= 0 and sum to 1")
-            return y
-        if y.shape != (batch,):
-            raise ValueError(f"classes must have shape ({batch},) or {shape}, got {y.shape}")
-        if not (np.isfinite(y.astype(float)).all() and (y == np.round(y)).all()):
-            raise ValueError("classes must be whole numbers")
-        if batch and not (y.min() >= 0 and y.max() < classes):
-            raise ValueError(f"classes must lie in 0 ... {classes - 1}, got {y.min():g} ... {y.max():g}")
-        return np.eye(classes)[y.astype(int)]
 
     def factor(self, name: str, variable: Variable, target: np.ndarray) -> Factor:
         """`SoftmaxKind`."""

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..engine.result import Result
-from ..layers.softmax import SoftmaxObservation
+from ..layers.class_observation import ClassObservation
 from ..network.batch import Batch
 from ..network.layout import holds_inputs
 from .prediction import Predictor, explains_input, is_normalised, over_hidden
@@ -45,7 +45,7 @@ def log_evidence_of_batch(
     - `seed`: that the batch was learnt with.
     """
     net = predictor.net
-    classes = batch.y is not None and isinstance(net.layers[-1], SoftmaxObservation)
+    classes = batch.y is not None and isinstance(net.layers[-1], ClassObservation)
     out = _of_classes(predictor, batch, before) if classes else 0.0
     if not explains_input(net):
         if classes:

@@ -12,7 +12,7 @@ from jax import Array
 
 from ..core.files import write_whole
 from ..core.gaussian import Numbers
-from ..layers.softmax import SoftmaxObservation
+from ..layers.class_observation import ClassObservation
 from .learner import Learner
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -24,16 +24,16 @@ def forward_function(learner: Learner, *, probabilities: bool = False) -> Callab
     **Arguments:**
 
     - `learner`: of a network of feed-forward layers.
-    - `probabilities`: the softmax of the outputs, for a network that ends with `gbp.SoftmaxObservation`. (That of the
-        means: `learner.predict_proba` averages over their uncertainty.)
+    - `probabilities`: the softmax of the outputs, for a network that observes classes. (That of the means:
+        `learner.predict_proba` averages over their uncertainty.)
 
     **Returns:** a function of inputs `(batch,) + input_shape`. What the learner learns later does not change it.
     """
     net, shape, dtype = learner.net, learner.input_shape, learner.dtype
     if net.generative:
         raise ValueError("a network with generative layers has no forward pass")
-    if probabilities and not isinstance(net.layers[-1], SoftmaxObservation):
-        raise ValueError("probabilities=True needs a network that ends with gbp.SoftmaxObservation")
+    if probabilities and not isinstance(net.layers[-1], ClassObservation):
+        raise ValueError("probabilities=True needs a network that observes classes, as by gbp.SoftmaxObservation")
     means = {name: np.asarray(belief.mean) for name, belief in learner.posterior.items()}
 
     def forward(x: Numbers) -> Array:

@@ -29,8 +29,8 @@ from ..engine.result import InferenceError, Result, Status
 from ..engine.schedules import Schedule
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import check_mode
+from ..layers.class_observation import ClassObservation
 from ..layers.layer import Transform
-from ..layers.softmax import SoftmaxObservation
 from ..network.batch import PREDICT_SIZES, Batch, padded_size
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
@@ -666,8 +666,8 @@ class Learner:
 
         Arguments as `predict`.
         """
-        if not isinstance(self.net.layers[-1], SoftmaxObservation):
-            raise ValueError("predict_proba needs a network that ends with gbp.SoftmaxObservation")
+        if not isinstance(self.net.layers[-1], ClassObservation):
+            raise ValueError("predict_proba needs a network that observes classes, as by gbp.SoftmaxObservation")
         return self.net.probabilities(self.predict(x, **how))
 
     def forward(self, x: Numbers) -> Array:

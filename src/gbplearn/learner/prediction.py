@@ -12,9 +12,9 @@ import numpy as np
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
 from ..engine.result import Result
+from ..layers.class_observation import ClassObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
-from ..layers.softmax import SoftmaxObservation
 from ..network.batch import PREDICT_SIZES, Batch, portions
 from ..network.class_probabilities import expected_entropy, probabilities
 from ..network.sequential import Sequential
@@ -149,7 +149,7 @@ class Predictor:
             np.sqrt(np.maximum(total - inherent, 0)),
             np.sqrt(inherent + self.observation_noise**2),
         )
-        if not isinstance(self.net.layers[-1], SoftmaxObservation):
+        if not isinstance(self.net.layers[-1], ClassObservation):
             return Uncertainty(*parts)
         p = np.asarray(probabilities(believed))
         entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), -1)
@@ -160,7 +160,7 @@ class Predictor:
         if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
             raise ValueError(f"sample: count must be a whole number >= 1, got {count!r}")
         rng = np.random.default_rng(seed)
-        if isinstance(self.net.layers[-1], SoftmaxObservation):
+        if isinstance(self.net.layers[-1], ClassObservation):
             below = np.cumsum(np.asarray(probabilities(outputs)), -1)
             chance = rng.random((count, *below.shape[:-1], 1)) * below[..., -1:]
             return (chance >= below).sum(-1)

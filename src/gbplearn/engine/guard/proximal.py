@@ -14,6 +14,7 @@ from ...core import linalg
 from ...core.compiling import is_small, lean_jit
 from ...core.gaussian import POINT, Gaussian
 from ...core.linalg import add_all
+from ...factors.likelihood import Expanded, Likelihood
 from ...factors.measurement import Linear
 from ...factors.operators import Operator
 from ...graph.group import Group, Slot, linearise
@@ -66,7 +67,10 @@ def _model_energy(problem: Problem, x: Values, scales: list[Array | None]) -> Ar
     total = jnp.zeros((), next(iter(x.values())).dtype)
     for group, scale in zip(problem.groups, scales):
         r = group.y - group.value(full)
-        total = total + 0.5 * jnp.sum(r * _weighted(group, r, scale))
+        if isinstance(group.measurement, Likelihood):
+            total = total + group.measure(r).energy
+        else:
+            total = total + 0.5 * jnp.sum(r * _weighted(group, r, scale))
     _, priors = problem.energies(x)
     return add_all([total, *priors.values()])
 
@@ -78,7 +82,10 @@ def descent(problem: Problem, x: Values) -> Values:
     out = jax.tree.map(jnp.negative, _prior_pull(problem, x))
     for group, scale in zip(problem.groups, _scales(problem, x)):
         value, back = jax.vjp(lambda v, g=group: g.value({**full, **v}), x)
-        (pull,) = back(_weighted(group, group.y - value, scale))
+        if isinstance(group.measurement, Likelihood):
+            (pull,) = back(jax.grad(lambda h, g=group: -g.measure(g.y - h).energy)(value))
+        else:
+            (pull,) = back(_weighted(group, group.y - value, scale))
         out = jax.tree.map(jnp.add, out, pull)
     return free(problem, out)
 
@@ -89,7 +96,12 @@ def curvature(problem: Problem, x: Values, d: Values) -> Array:
     full = {**x, **problem.fixed}
     parts = []
     for group, scale in zip(problem.groups, _scales(problem, x)):
-        _, along = jax.jvp(lambda v, g=group: g.value({**full, **v}), (x,), (d,))
+        if isinstance(group.measurement, Likelihood):
+            operators = group.operators(group.linearise(full))
+            moves = [j.times(d[s.variable]) for s, j in zip(group.slots, operators)]
+            along = add_all([jnp.zeros_like(group.y), *moves])
+        else:
+            _, along = jax.jvp(lambda v, g=group: g.value({**full, **v}), (x,), (d,))
         parts.append(jnp.sum(along * _weighted(group, along, scale)))
     for name, p in problem.prior.items():
         flat = jnp.where(jnp.abs(d[name]) > 0, d[name], 0)
@@ -130,7 +142,9 @@ def step_problem(problem: Problem, centre: Values, weight: Array) -> Problem:
         if scale is not None:
             least = jnp.finfo(noise.dtype).tiny ** 0.25  # a factor that is switched off has huge noise instead
             noise = noise / jnp.maximum(scale if noise.ndim == 2 else scale[:, :1, None], least)
-        groups.append(dataclasses.replace(group, y=residual, noise=noise, white=None, weight=None, robust=None))
+        kind = Expanded() if isinstance(group.measurement, Likelihood) else group.measurement
+        as_gaussian = dataclasses.replace(group, y=residual, noise=noise, white=None, weight=None, robust=None)
+        groups.append(dataclasses.replace(as_gaussian, measurement=kind))
         for slot, j in zip(group.slots, group.operators(linear)):
             pooled = _own_precision(groups[-1], slot, j)
             load[slot.variable] = load[slot.variable] + _unobserved(problem.prior[slot.variable], pooled)
