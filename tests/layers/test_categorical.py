@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
+from gbplearn.engine.guard import proximal
 from gbplearn.layers.categorical import _LEAST, CategoricalKind, _draws
 
 KIND = CategoricalKind()
@@ -213,6 +214,29 @@ def test_it_has_no_noise():
     graph.add(gbp.Factor(KIND, (f,), y=targets(2, 3)))
     with pytest.raises(ValueError, match="not Gaussian"):
         gbp.infer(graph, schedule=gbp.TreeOrder())
+
+
+def test_the_guard_descends_on_the_energy():
+    """Gradient, curvature and the linearised graph of the guard, against derivatives of the total energy."""
+    y, mean = targets(3, 3), np.random.default_rng(10).standard_normal((3, 3))
+    weight = np.array([2.0, 0.5, 1.0])
+    problem = logits_graph(y, mean, 1.5, weight).problem()
+    x, d = ({"f": jnp.asarray(np.random.default_rng(k).standard_normal((3, 3)), jnp.float32)} for k in (11, 12))
+
+    def energy(f):
+        likelihood = -jnp.sum(weight[:, None] * y * jax.nn.log_softmax(f))
+        return likelihood + 0.5 * jnp.sum((f - mean) ** 2) / 1.5**2
+
+    assert proximal.total_energy(problem, x) == pytest.approx(float(energy(x["f"])), rel=1e-5)
+    same = proximal.compare(problem, x, x)
+    assert float(same[0]) == pytest.approx(float(energy(x["f"])), rel=1e-5)
+    np.testing.assert_allclose(proximal.descent(problem, x)["f"], -jax.grad(energy)(x["f"]), atol=1e-5)
+    _, along = jax.jvp(jax.grad(energy), (x["f"],), (d["f"],))
+    assert float(proximal.curvature(problem, x, d)) == pytest.approx(float(jnp.vdot(d["f"], along)), rel=1e-4)
+    (group,) = (stepped := proximal.step_problem(problem, x, jnp.asarray(0.0))).groups
+    jacobian = np.asarray(stepped.frozen[0].jacobians[0].each(), float)[..., 0]
+    pull = np.einsum("bnm,bm->bn", jacobian, np.asarray(group.y / group.noise, float))
+    np.testing.assert_allclose(pull, weight[:, None] * (y - softmax(np.asarray(x["f"], float))), atol=1e-5)
 
 
 # In a network.

@@ -5,9 +5,9 @@ Messages are those of Gaussian factors, so that at every visit such a factor is 
 
     E(x) ~ E(m) + ½ |r - J (x - m)|² - ½ |r|²,        J'J = expected Hessian,  J'r = - expected gradient
 
-It is a measurement with noise 1, residual `r` and Jacobian `J`. A belief that no longer changes is then the best
-Gaussian in the sense of variational inference. Where nothing is known, and for calculations at one point of the whole
-graph (the guard's), `v = 0`: values at the point.
+It is a measurement with noise 1, residual `r` and Jacobian `J`. For one scalar, a belief that no longer changes is then
+the best Gaussian in the sense of variational inference; of several, correlations are left out of the averages. Where
+nothing is known, and for calculations at one point of the whole graph (the guard's), `v = 0`: values at the point.
 """
 
 from __future__ import annotations
