@@ -90,7 +90,7 @@ def _vector(belief: Any) -> Array:
     if not isinstance(belief, VectorBelief):  # no factor sees it
         return jnp.zeros((), belief.dtype)
     messages = belief.messages
-    found = belief.prior.along(messages.rows, messages.eta, messages.lam)
+    found = belief.prior.along(messages.projection, messages.eta, messages.lam)
     return -0.5 * found.log_det - found.prior_energy / found.log_det.size
 
 
@@ -122,7 +122,7 @@ def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: 
         if slot.table is not None:
             now = beliefs[slot.variable]
             assert isinstance(now, VectorBelief)
-            found = now.prior.along(now.messages.rows, now.messages.eta, now.messages.lam)
+            found = now.prior.along(now.messages.projection, now.messages.eta, now.messages.lam)
             lam = 1 / slot.from_table(found.cavity_variance)
             used.append(Gaussian(slot.from_table(found.cavity_mean) * lam, lam))
             # |lam_belief| / |lam_cavity| = s_cavity / s

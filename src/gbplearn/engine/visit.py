@@ -32,8 +32,8 @@ import numpy as np
 from jax import Array, lax
 
 from ..core.gaussian import Gaussian
-from ..core.vector import RowMessages, VectorGaussian
-from ..factors.operators import Operator, UnitRows
+from ..core.vector import Projection, RowMessages, VectorGaussian
+from ..factors.operators import UnitRows
 from ..graph.group import Group, Slot
 from ..graph.local import LocalGroup
 from ..kernels.registry import Call, kernel_for
@@ -116,29 +116,41 @@ def _mix_pooled(old: Messages, new: PooledMessages, weight: Array) -> Messages:
     return Messages(None, old.summed.mix(new.message, weight), held)
 
 
-def _vector_cavity(slot: Slot, operator: Operator, prior: VectorGaussian, before: Messages) -> Gaussian:
+# Between two visits that are diagnosed, rows are taken anew every so many visits: along long vectors it is costly.
+_ROWS_EVERY = 10
+
+
+def _projection(prior: VectorGaussian, rows: Array, before: RowMessages, visits: Array, diagnosed: bool) -> Projection:
+    """The rows along which a vector variable is seen at this visit, with the prior along them.
+
+    Those of a visit that is diagnosed are the rows of now, so that at rest nothing is old. In between they may be those
+    of an earlier visit: the direction of a Jacobian is then a few visits old, its value and slope are not.
+    """
+    if diagnosed:
+        return prior.projected(rows)
+    due = visits % _ROWS_EVERY == 0
+    return lax.cond(due, lambda: prior.projected(rows), lambda: before.projection)
+
+
+def _vector_cavity(slot: Slot, prior: VectorGaussian, projection: Projection, before: RowMessages) -> Gaussian:
     """What is known without it of the number that each factor sees of a vector variable `(F, 1)`.
 
     The messages of before count along the rows of now: at rest these are the same.
     """
-    assert isinstance(operator, UnitRows)
-    assert before.along is not None
-    found = prior.along(operator.rows, before.along.eta, before.along.lam)
+    found = prior.along(projection, before.eta, before.lam)
     lam = 1 / slot.from_table(found.cavity_variance)
     return Gaussian(slot.from_table(found.cavity_mean) * lam, lam)
 
 
 def _along_rows(
-    slot: Slot, operator: Operator, prior: VectorGaussian, before: Messages, proposal: Gaussian, weight: Array
+    slot: Slot, prior: VectorGaussian, projection: Projection, old: RowMessages, proposal: Gaussian, weight: Array
 ) -> tuple[Messages, RowMessages]:
     """The messages to a vector variable, damped and with the mean that they lead to; and undamped."""
-    assert isinstance(operator, UnitRows)
-    assert before.along is not None
-    rows, old = operator.rows, before.along
     eta, lam = slot.to_table(proposal.eta), slot.to_table(proposal.lam)
     damped = [weight * a + (1 - weight) * b for a, b in ((old.eta, eta), (old.lam, lam))]
-    mean = prior.along(rows, *damped).weights
-    return Messages(None, None, along=RowMessages(rows, *damped, mean)), RowMessages(rows, eta, lam, mean)
+    mean = prior.along(projection, *damped).weights
+    new = Messages(None, None, along=RowMessages(projection, *damped, mean))
+    return new, RowMessages(projection, eta, lam, mean)
 
 
 def visit(
@@ -166,13 +178,13 @@ def visit(
         messages, proposed, reported = kernel.visit(local, inbox, own, options, diagnosed, call)
         after = Own(tuple(messages), None, own.visits + 1, own.noise)
     else:
-        (after, proposed), reported = _send(local, inbox, own, options, key), None
+        (after, proposed), reported = _send(local, inbox, own, options, key, diagnosed), None
     found = diagnose_visit(local, inbox, own, after, proposed, options, reported) if diagnosed else None
     return Visited(after, after.outbox(local.group), proposed, found)
 
 
 def _send(
-    local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions, key: Array | None
+    local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions, key: Array | None, diagnosed: bool
 ) -> tuple[Own, list[Gaussian | RowMessages]]:
     """A visit without a kernel: what belongs to the group afterwards, and the undamped messages on the units."""
     group, outside, sent_before = local.group, inbox.outside(), own.outbox(local.group)
@@ -196,9 +208,16 @@ def _send(
         means = means_of(local, old)
         points, stored = linearisation_points(local, options.relinearise, own, means, old)
         linear = local.linearise(points, old)
+    projections: dict[int, Projection] = {}
     for s, (slot, j) in enumerate(zip(group.slots, group.operators(linear))):
         if slot.table is not None:
-            cavities[s] = _vector_cavity(slot, j, outside[slot.variable], own.messages[s])
+            prior, before = outside[slot.variable], own.messages[s].along
+            assert isinstance(j, UnitRows)
+            assert before is not None
+            projections[s] = _projection(prior, j.rows, before, own.visits, diagnosed)
+            cavities[s] = _vector_cavity(slot, prior, projections[s], before)
+            along = UnitRows(projections[s].rows, j.slope)
+            linear = linear._replace(jacobians=(*linear.jacobians[:s], along, *linear.jacobians[s + 1 :]))
     variance, held, residual = own.noise, held_spread(group, local.held, linear), group.y - linear.value
     edges, pools = edge_sets(group, linear, cavities, reactions, means, points)
     if variance is not None and group.noise_prior is not None:
@@ -219,7 +238,9 @@ def _send(
         # The first message of an edge is taken whole.
         after, weight = proposal, jnp.where(first, 0, options.damping[s]).astype(proposal.dtype)
         if slot.table is not None:
-            new, undamped_ones = _along_rows(slot, group.operators(linear)[s], outside[slot.variable], own.messages[s], proposal, weight)
+            prior, before = outside[slot.variable], own.messages[s].along
+            assert before is not None
+            new, undamped_ones = _along_rows(slot, prior, projections[s], before, proposal, weight)
             messages.append(new)
             proposed.append(undamped_ones)
             continue

@@ -74,8 +74,8 @@ class VectorStep(NamedTuple):
     @classmethod
     def of(cls, old: VectorBelief, new: VectorBelief) -> VectorStep:
         """Along the rows of the new messages."""
-        rows = new.messages.rows
-        a, b = (v.prior.along(rows, v.messages.eta, v.messages.lam) for v in (old, new))
+        along = new.messages.projection
+        a, b = (v.prior.along(along, v.messages.eta, v.messages.lam) for v in (old, new))
         step = b.mean - a.mean
         rounding = 16 * jnp.finfo(step.dtype).eps * jnp.maximum(jnp.abs(a.mean), jnp.abs(b.mean))
         step = jnp.where(jnp.abs(step) <= rounding, 0, step)
