@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
+import jax.numpy as jnp
 from jax import Array
 
 from ..edges.windows import Windows
@@ -19,7 +20,7 @@ from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
 from .activation import find_activation
-from .convolution import Convolution, ConvolutionLayer, check_image
+from .convolution import Convolution, ConvolutionLayer, ConvolutionUnitsKind, check_image
 from .layer import Parameter
 
 
@@ -43,6 +44,7 @@ class Conv2D(ConvolutionLayer):
         place.
     - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
         outside the image is no variable: it counts as 0.
+    - `posterior`: as `gbp.Dense`: "diagonal", or the weights and the bias of a filter as one vector, "block" or "shared".
     - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
     """
 
@@ -82,5 +84,9 @@ class Conv2D(ConvolutionLayer):
 
     def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array:
         """`g(w * x + d)`."""
+        if self.posterior != "diagonal":
+            kind, w = ConvolutionUnitsKind(self._windows(x.shape[1:]), find_activation(self.activation)), parameters["parameters"]
+            outputs = jnp.zeros((x.shape[0], *self.output_shape(x.shape[1:])), x.dtype)
+            return -kind.value(x, w, outputs)
         total = Convolution(self._windows(x.shape[1:])).forward(parameters["weight"], x) + parameters["bias"]
         return find_activation(self.activation)(total)

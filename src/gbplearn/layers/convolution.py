@@ -26,13 +26,22 @@ from ..core.robust import Kernel
 from ..edges.axes import AxesEdges
 from ..edges.windows import Pair, WindowEdges, Windows
 from ..factors.measurement import FactorKind, Layout
-from ..factors.operators import Identity, Operator, Product, Shape, Shared
+from ..factors.operators import Identity, Operator, Product, Shape, Shared, UnitRows
 from ..graph.factor import Factor
 from ..graph.variable import Variable
 from ..kernels.forms import MatrixForm
 from . import planar
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
-from .layer import Parameter, Transform, check_not_negative, check_positive, check_robust, check_whole
+from .layer import (
+    Parameter,
+    Transform,
+    check_not_negative,
+    check_positive,
+    check_posterior,
+    check_robust,
+    check_whole,
+    unit_parameters,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +186,60 @@ class ConvolutionKind(FactorKind):
         return of_image, of_filters, Shared(slope), Identity(y.shape, y.dtype)
 
 
+class ConvolutionUnitsKind(FactorKind):
+    """The same with the parameters of a filter as one vector: its weights, then its bias.
+
+    Arguments: `x (B, H, W, F)`, `w (C, K K F + 1)`, `y (B, h, w, C)`.
+    """
+
+    windows: Windows = eqx.field(static=True)
+    activation: Elementwise = eqx.field(static=True)
+    known: Float[Array, "n p"] | None = None  # the rows, if the image is known: its patches, each with a 1
+
+    def layout(self, *shapes: Shape) -> Layout:
+        """One factor an example, place and channel."""
+        x, w, y = shapes
+        fits = len(x) == len(y) == 4 and w == (y[3], math.prod(self.windows.kernel) * x[3] + 1)
+        window_edges = WindowEdges(x, self.windows, y[3]) if fits else None
+        if window_edges is None or window_edges.grid != y:
+            raise ValueError(f"a convolution cannot join images {x} and {y} by parameters {w}")
+        narrow = (*y, 1)
+        return Layout(y, (), (window_edges, AxesEdges((y[3],), (3,), narrow), AxesEdges(y, (0, 1, 2, 3), narrow)))
+
+    def copies(self, *shapes: Shape) -> int:
+        """The rows."""
+        _, w, y = shapes
+        return math.prod(y[:3]) * w[1]
+
+    def with_known(self, args: Sequence[Array | None]) -> ConvolutionUnitsKind:
+        """The rows of a known image are made once."""
+        x = args[0]
+        return self if x is None or self.known is not None else dataclasses.replace(self, known=self.rows(x))
+
+    def rows(self, x: Array) -> Float[Array, "n p"]:
+        """Of every place its patch and a 1."""
+        if self.known is not None:
+            return self.known
+        patches = Convolution(self.windows).patches(x)
+        return jnp.concatenate([patches, jnp.ones((patches.shape[0], 1), patches.dtype)], 1)
+
+    def value(self, *args: Array) -> Float[Array, "b h w c"]:
+        """`y - g(a)`."""
+        x, w, y = args
+        return y - self.activation((self.rows(x) @ w.T).reshape(y.shape))
+
+    def jacobian(self, *args: Array) -> tuple[Operator, ...]:
+        """`-g' w`, `-g'` along the rows, `1`."""
+        x, w, y = args
+        edges = self.layout(*(a.shape for a in args)).edges
+        rows = self.rows(x)
+        slope = -value_and_slope(self.activation, rows @ w.T)[1]
+        filters = w[:, :-1].T.reshape(*self.windows.kernel, x.shape[3], y.shape[3])
+        of_filters = AxesEdges(filters.shape, (4, 3), (*y.shape, w.shape[1] - 1))
+        image = Product(filters, slope.reshape(y.shape), of_filters, edges[0], Convolution(self.windows).of_image)
+        return image, UnitRows(rows, slope), Identity(y.shape, y.dtype)
+
+
 def as_pair(layer: str, what: str, value: Any) -> Pair:
     """One number for both axes, or two."""
     pair = (value, value) if isinstance(value, (int, np.integer)) else tuple(value) if np.ndim(value) == 1 else ()
@@ -211,9 +274,11 @@ class ConvolutionLayer(Transform):
     weight_start: float = 0.0
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
+    posterior: str = dataclasses.field(default="diagonal", kw_only=True)
 
     def __post_init__(self):
         name = type(self).__name__
+        check_posterior(name, self.posterior)
         check_whole(name, filters=self.filters)
         as_pair(name, "kernel", self.kernel)
         as_pair(name, "stride", self.stride)
@@ -236,17 +301,23 @@ class ConvolutionLayer(Transform):
 
     def _parameters(self, channels: int, targets: int) -> dict[str, Parameter]:
         init = self.weight_prior if self.weight_init is None else self.weight_init
-        return {
-            "weight": Parameter((*self.kernel_size, channels, targets), self.weight_prior, init, self.weight_start),
-            "bias": Parameter((targets,), self.bias_prior, self.bias_init),
-        }
+        weight = Parameter((*self.kernel_size, channels, targets), self.weight_prior, init, self.weight_start)
+        bias = Parameter((targets,), self.bias_prior, self.bias_init)
+        if self.posterior != "diagonal":
+            return unit_parameters(self.posterior, weight, bias)
+        return {"weight": weight, "bias": bias}
 
     def _factor(
         self, name: str, windows: Windows, x: Variable, parameters: Mapping[str, Variable], y: Variable
     ) -> Factor:
+        activation = find_activation(self.activation)
+        if self.posterior == "diagonal":
+            kind, args = ConvolutionKind(windows, activation), (x, parameters["weight"], parameters["bias"], y)
+        else:
+            kind, args = ConvolutionUnitsKind(windows, activation), (x, parameters["parameters"], y)
         return Factor(
-            ConvolutionKind(windows, find_activation(self.activation)),
-            (x, parameters["weight"], parameters["bias"], y),
+            kind,
+            args,
             y=0.0,
             sigma=self.sigma,
             robust=self.robust,
