@@ -8,6 +8,7 @@ from .core.compiling import cache_programs
 from .core.gaussian import Gaussian
 from .core.noise import LearnNoise
 from .core.robust import Huber, Kernel, Tukey
+from .core.vector import VectorGaussian
 from .core.version import __version__ as __version__
 from .edges.axes import AxesEdges
 from .engine.damping import Damping, damping_for
@@ -133,6 +134,7 @@ __all__ = [
     "Unusual",
     "Upsample2D",
     "Variable",
+    "VectorGaussian",
     "View",
     "beliefs",
     "cache_programs",

@@ -1,12 +1,14 @@
 """Vector variables: all weights of a unit as one Gaussian, which factors see through one number each.
 
-A unit `u` has a vector `w_u` of `p` numbers. Factor `n` of that unit sees it only through `z_nu = x_n . w_u`, with a row
-`x_n` of `p` numbers. What the factor sends to `w_u` is then two numbers along that row: the precision `c_nu x_n x_n'`,
-and the information `e_nu x_n`. Beliefs are kept as means and roots of covariances, `S = L L'`, which stay proper
-however they are rounded. With the prior `(m_0, L)` and messages `c, e` of `N` rows there are two ways to the belief:
+A unit `u` has a vector `w_u` of `p` numbers. Factor `n` of that unit sees it only through `z_nu = x_n . w_u`, with a
+row `x_n` of `p` numbers. What the factor sends to `w_u` is then two numbers along that row: the precision
+`c_nu x_n x_n'`, and the information `e_nu x_n`. Beliefs are kept as means and roots of covariances, `S = L L'`, which
+stay proper however they are rounded. With the prior `(m_0, L)` and messages `c, e` of `N` rows there are two ways to
+the belief:
 
-    primal, N > p    B = I + L' X' C X L         (p x p)    S = L B^-1 L'
-    dual, N <= p     Z = L' X' ,  K = Z' Z ,  B = I + C^1/2 K C^1/2   (N x N)    T = C^1/2 B^-1 C^1/2 ,  S = L (I - Z T Z') L'
+    primal, N > p    B = I + L' X' C X L                           (p x p)    S = L B^-1 L'
+    dual, N <= p     B = I + C^1/2 K C^1/2  with  K = Z' Z , Z = L' X'   (N x N)
+                     S = L (I - Z T Z') L'  with  T = C^1/2 B^-1 C^1/2
 
 and in both the numbers `z` have means `mu = X m_0 + ...` and variances `s`, with the exact cavity
 
@@ -16,7 +18,7 @@ and in both the numbers `z` have means `mu = X m_0 + ...` and variances `s`, wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,6 +28,7 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from . import linalg
+from .family import Values
 from .gaussian import Gaussian
 
 # From so many numbers on, rows are weighted unit by unit: all at once would not fit the caches.
@@ -72,14 +75,6 @@ class VectorBelief(NamedTuple):
         return self.messages.mean
 
 
-def product(parts: Sequence[Any]) -> Any:
-    """The product of densities, of whatever form: a prior, and messages to it."""
-    first = parts[0]
-    if not isinstance(first, VectorGaussian):
-        return Gaussian.product(parts)
-    return first if len(parts) == 1 else VectorBelief(first, *parts[1:])
-
-
 class AlongRows(NamedTuple):
     """A belief as factors see it: the numbers `z = x . w` of each row and unit, with and without the factor itself."""
 
@@ -100,8 +95,8 @@ class VectorGaussian(eqx.Module):
     - `gained`: nats, the KL divergence from the belief that it was made of by `absorbed`; None if it was not.
     """
 
-    mean: Float[Array | np.ndarray, "u p"]
-    root: Float[Array | np.ndarray, "k p p"]
+    mean: Float[Values, "u p"]
+    root: Float[Values, "k p p"]
     gained: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
@@ -138,17 +133,17 @@ class VectorGaussian(eqx.Module):
         return self.mean.dtype
 
     @property
-    def variance(self) -> Float[Array | np.ndarray, "u p"]:
+    def variance(self) -> Float[Values, "u p"]:
         """Of each number."""
         return jnp.broadcast_to(jnp.sum(jnp.asarray(self.root) ** 2, -1), self.shape)
 
     @property
-    def std(self) -> Float[Array | np.ndarray, "u p"]:
+    def std(self) -> Float[Values, "u p"]:
         """Of each number."""
         return jnp.sqrt(self.variance)
 
     @property
-    def covariance(self) -> Float[Array | np.ndarray, "k p p"]:
+    def covariance(self) -> Float[Values, "k p p"]:
         """`root root'`, one for all units where it is shared."""
         return self.root @ jnp.swapaxes(self.root, -1, -2)
 
@@ -170,7 +165,9 @@ class VectorGaussian(eqx.Module):
     def sample(self, key: Any, shape: tuple[int, ...] = ()) -> Array:
         """Independent draws `shape + (units, p)`."""
         noise = jax.random.normal(key, (*shape, *self.shape), self.dtype)
-        return self.mean + jnp.einsum("kpq,...kq->...kp", jnp.broadcast_to(self.root, (len(self.mean), *self.root.shape[1:])), noise)
+        return self.mean + jnp.einsum(
+            "kpq,...kq->...kp", jnp.broadcast_to(self.root, (len(self.mean), *self.root.shape[1:])), noise
+        )
 
     def scaled(self, factor: float) -> VectorGaussian:
         """The same means with standard deviations that are larger by a factor."""
@@ -245,6 +242,33 @@ class VectorGaussian(eqx.Module):
         gained = float(np.sum(0.5 * (kept + np.linalg.slogdet(b)[1])) + energy)
         return VectorGaussian(jnp.asarray(messages.mean, self.dtype), new, gained)
 
+    def precision(self) -> np.ndarray:
+        """`S^-1`, of each unit or one for all."""
+        inverse = np.linalg.inv(np.asarray(self.root, float))
+        return np.swapaxes(inverse, -1, -2) @ inverse
+
+    @classmethod
+    def from_covariance(cls, mean: Any, covariance: np.ndarray, dtype: Any) -> VectorGaussian:
+        """With covariances `(units | 1, p, p)`; a `ValueError` if one is not positive definite."""
+        try:
+            root = np.linalg.cholesky(np.asarray(covariance, float))
+        except np.linalg.LinAlgError:
+            raise ValueError("VectorGaussian: every covariance must be positive definite") from None
+        return cls(jnp.asarray(mean, dtype), jnp.asarray(root, dtype))
+
+    def drifted(
+        self, original: VectorGaussian, alpha: float, process_noise: float, forgetting: float
+    ) -> VectorGaussian:
+        """The prior of the next batch, see `gbp.Filtering`. Covariances are mixed, not their roots."""
+        if alpha == 0 and process_noise == 0:
+            return self.scaled(forgetting**-0.5)
+        (_, p), dtype = self.shape, self.dtype
+        mine, first = (np.asarray(g.root, float) for g in (self, original))
+        spread = mine @ np.swapaxes(mine, -1, -2) / forgetting + process_noise**2 * np.eye(p)
+        spread = (1 - alpha) * spread + alpha * first @ np.swapaxes(first, -1, -2)
+        mean = (1 - alpha) * np.asarray(self.mean, float) + alpha * np.asarray(original.mean, float)
+        return VectorGaussian.from_covariance(mean, spread, dtype)
+
     # At a visit, inside of compiled code.
 
     def variance_along(self, rows: Float[Array, "n p"]) -> Float[Array, "n u"]:
@@ -254,7 +278,11 @@ class VectorGaussian(eqx.Module):
 
     def along(self, of: Projection, eta: Float[Array, "n u"], lam: Float[Array, "n u"]) -> AlongRows:
         """The belief with messages along some rows, as their factors see it: `eta` is `e`, `lam` is `c`."""
-        return self._primal(of.rows, eta, lam) if of.z is None or of.k is None else self._dual(of.rows, of.z, of.k, eta, lam)
+        return (
+            self._primal(of.rows, eta, lam)
+            if of.z is None or of.k is None
+            else self._dual(of.rows, of.z, of.k, eta, lam)
+        )
 
     def projected(self, rows: Float[Array, "n p"]) -> Projection:
         """Along some rows; in the dual form if there are no more of them than numbers in a vector."""
@@ -301,6 +329,21 @@ class VectorGaussian(eqx.Module):
         return AlongRows(
             mean, variance, mean - cavity * (eta - lam * mean), cavity, weights, energy, linalg.log_determinant(b)
         )
+
+
+# A belief of any family. (Type checkers take it for any object: what a family can do, callers ask it.)
+if TYPE_CHECKING:
+    Belief = Any
+else:
+    Belief = Gaussian | VectorGaussian | VectorBelief
+
+
+def product(parts: Sequence[Any]) -> Belief:
+    """The product of densities, of whatever form: a prior, and messages to it."""
+    first = parts[0]
+    if not isinstance(first, VectorGaussian):
+        return Gaussian.product(parts)
+    return first if len(parts) == 1 else VectorBelief(first, *parts[1:])
 
 
 def _projected(root: Array, rows: Array) -> tuple[Array, Array]:

@@ -12,13 +12,13 @@ it: a visit is local. Who fills the inbox is no concern of it either: the loop t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
 
 from ..core.gaussian import Gaussian
-from ..core.vector import product
+from ..core.vector import Belief, product
 from ..graph.group import Group
 from ..graph.local import LocalGroup
 
@@ -34,7 +34,7 @@ class Inbox(NamedTuple):
     """What others say of the variables of a group. Not yet multiplied: kernels do that on their way."""
 
     parts: dict[str, list[Gaussian]]  # of each variable its prior, and the message product of each other edge set
-    uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
+    uniform: dict[str, Belief]  # priors that are one for all units, as that one
     # Where the other parts lie in a state, if they do: visits that one call makes together read them there.
     senders: dict[str, list[EdgeSet | None]] | None = None
 
@@ -42,7 +42,7 @@ class Inbox(NamedTuple):
         """Of each part of a variable but its prior, where it lies in a state; None if it does not."""
         return [None] * (len(self.parts[name]) - 1) if self.senders is None else self.senders[name]
 
-    def outside(self) -> dict[str, Gaussian]:
+    def outside(self) -> dict[str, Belief]:
         """Of each variable the product of its prior and the messages of all other groups."""
         return {name: product(parts) for name, parts in self.parts.items()}
 
@@ -51,12 +51,12 @@ class Inbox(NamedTuple):
         return self.parts[name][0]
 
 
-def beliefs_with(group: Group, outside: dict[str, Gaussian], own: list[Gaussian]) -> dict[str, Gaussian]:
+def beliefs_with(group: Group, outside: dict[str, Belief], own: list[Any]) -> dict[str, Belief]:
     """The belief of each variable of a group, for given own messages (one product a slot)."""
     return {n: product([outside[n], *(own[s] for s in group.slots_of(n))]) for n in group.variables}
 
 
-def means_of(local: LocalGroup, beliefs: dict[str, Gaussian]) -> dict[str, Array]:
+def means_of(local: LocalGroup, beliefs: dict[str, Belief]) -> dict[str, Array]:
     """Means, or starts where nothing is known."""
     return {n: b.mean_or(local.start[n], n in local.proper) for n, b in beliefs.items()}
 

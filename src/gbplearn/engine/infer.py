@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.forked import check_not_forked
-from ..core.gaussian import Gaussian
 from ..core.tracing import refuse_jit, refuse_traced
+from ..core.vector import Belief
 from ..graph.data import Data
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.problem import Problem
@@ -67,7 +67,7 @@ def step(
 
 def beliefs(
     graph: FactorGraph, state: State, *, evidence: Mapping[str, Any] | None = None, messages: str = "auto"
-) -> dict[str, Gaussian]:
+) -> dict[str, Belief]:
     """The current belief of every variable."""
     problem = graph.problem(evidence, messages)
     _check_state(problem, state)

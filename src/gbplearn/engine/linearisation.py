@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jax import Array
 
-from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 from ..graph.local import LocalGroup
 from .state import Own
 
@@ -35,7 +35,7 @@ class AfterVisit:
 Relinearise = int | OnMovement | AfterVisit  # every so many visits, or one of these
 
 
-def _refresh(relinearise: Relinearise, own: Own, means: dict[str, Array], old: dict[str, Gaussian]):
+def _refresh(relinearise: Relinearise, own: Own, means: dict[str, Array], old: dict[str, Belief]):
     """The linearisation point of this visit, and what of it is stored."""
     stored = own.points
     if stored is None:
@@ -55,7 +55,7 @@ def _refresh(relinearise: Relinearise, own: Own, means: dict[str, Array], old: d
 
 
 def linearisation_points(
-    local: LocalGroup, relinearise: Relinearise, own: Own, means: dict[str, Array], old: dict[str, Gaussian]
+    local: LocalGroup, relinearise: Relinearise, own: Own, means: dict[str, Array], old: dict[str, Belief]
 ) -> tuple[dict[str, Array], dict[str, Array] | None]:
     """Where a group is linearised at this visit, and what of it is stored.
 

@@ -12,7 +12,7 @@ from ..core import linalg
 from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
-from ..core.vector import VectorBelief, VectorGaussian
+from ..core.vector import Belief, VectorBelief, VectorGaussian
 from ..factors.likelihood import Likelihood
 from ..graph.problem import Problem
 from .guard.proximal import with_settled_noise
@@ -21,7 +21,7 @@ from .state import State, belief, cavity, message_product
 
 
 @lean_jit
-def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]) -> Array:
+def log_evidence(problem: Problem, prior: dict[str, Belief], state: State, means: dict[str, Array]) -> Array:
     """`log Z`, exact on trees of linear factors.
 
     At a fixed point of belief propagation the Bethe approximation is
@@ -44,9 +44,7 @@ def log_evidence(problem: Problem, prior: dict[str, Gaussian], state: State, mea
 
 
 @lean_jit
-def log_evidence_by_example(
-    problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]
-) -> Array:
+def log_evidence_by_example(problem: Problem, prior: dict[str, Belief], state: State, means: dict[str, Array]) -> Array:
     """The same sum, by the first axis of variables and factors: where it runs over examples that nothing joins.
 
     **Arguments:**
@@ -59,7 +57,7 @@ def log_evidence_by_example(
 
 
 def _terms(
-    problem: Problem, prior: dict[str, Gaussian], state: State, means: dict[str, Array]
+    problem: Problem, prior: dict[str, Belief], state: State, means: dict[str, Array]
 ) -> tuple[list[Array], list[Array]]:
     """The terms of the sum: of each unit of every variable, and of each factor `(F,)` with its edges."""
     held = problem.held
@@ -86,7 +84,7 @@ def _terms(
 
 
 def _vector(belief: Any) -> Array:
-    """`log |lam_prior| / |lam_belief| / 2` of each unit, and the energy of the prior. (Fixed ones count as constants.)"""
+    """`log |lam_prior| / |lam_belief| / 2` of each unit, and the energy of the prior. (Fixed ones are constants.)"""
     if not isinstance(belief, VectorBelief):  # no factor sees it
         return jnp.zeros((), belief.dtype)
     messages = belief.messages
@@ -109,7 +107,7 @@ def _variable(used: Gaussian, prior: Gaussian, now: Gaussian) -> Array:
     return jnp.where(observed, _at_value(prior, used.mean), start - end)
 
 
-def _group(problem: Problem, state: State, beliefs: dict[str, Gaussian], means: dict[str, Array], g: int) -> Array:
+def _group(problem: Problem, state: State, beliefs: dict[str, Belief], means: dict[str, Array], g: int) -> Array:
     """`-log |S_f| / |Sy| / 2` and `log |lam_belief| / |lam_cavity| / 2` of its edges, for each factor `(F,)`."""
     group = problem.groups[g]
     if not group.slots:

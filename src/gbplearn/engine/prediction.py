@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float
 from ..core import linalg
 from ..core.gaussian import Gaussian
 from ..core.linalg import add_all, others_in_list, sum_of_others
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..edges.base import ROWS, Edges, Rows
 from ..factors.measurement import Linear
 from ..factors.operators import Operator, UnitRows
@@ -159,7 +159,7 @@ def predicted_covariance(group: Group, edges: list[Edge], pools: Sequence[Pooled
     return jnp.broadcast_to(spread, (group.factors, group.outputs, group.outputs))
 
 
-def held_spread(group: Group, held: Mapping[str, Gaussian], linear: Linear) -> Array | None:
+def held_spread(group: Group, held: Mapping[str, Belief], linear: Linear) -> Array | None:
     """The part of `S` that comes from variables held at a belief; None if there are none.
 
     Variances `(F, 1)` if the group is `scalar`, else covariances `(F, M, M)`.

@@ -15,7 +15,7 @@ from jax import Array
 
 from ..core import linalg
 from ..core.gaussian import Gaussian
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..graph.graph import FactorGraph
 from ..graph.problem import Problem
 from . import log_evidence
@@ -88,7 +88,7 @@ class Trace:
         return self.prior_energy + sum(self.energy.values())
 
 
-class FoundBeliefs(Mapping[str, Gaussian]):
+class FoundBeliefs(Mapping[str, Belief]):
     """The beliefs of all variables by name, computed when they are first asked for: parameters, or all others.
 
     **Arguments:**
@@ -103,12 +103,12 @@ class FoundBeliefs(Mapping[str, Gaussian]):
         problem: Problem,
         state: State,
         means: Mapping[str, Array] | None = None,
-        known: Mapping[str, Gaussian] | None = None,
+        known: Mapping[str, Belief] | None = None,
     ):
         self._program, self._problem, self._state, self._means = program, problem, state, means
         self._names = dict(program.names)
-        self._cut: dict[str, Gaussian] = {}  # of variables that grow, the rows in use
-        self._found: dict[str, Gaussian] = {} if known is None else {n: self._centred(n, g) for n, g in known.items()}
+        self._cut: dict[str, Belief] = {}  # of variables that grow, the rows in use
+        self._found: dict[str, Belief] = {} if known is None else {n: self._centred(n, g) for n, g in known.items()}
 
     def __getitem__(self, name: str) -> Gaussian:
         keep = self._names[name]
@@ -173,10 +173,10 @@ class FoundBeliefs(Mapping[str, Gaussian]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result(Mapping[str, Gaussian]):
+class Result(Mapping[str, Belief]):
     """Beliefs, and how they came about: a mapping, `result["x"]` is the belief of a variable."""
 
-    beliefs: Mapping[str, Gaussian]
+    beliefs: Mapping[str, Belief]
     status: Status
     message: str  # the status with its circumstances: which group, which iteration
     iterations: int
@@ -270,7 +270,7 @@ class Result(Mapping[str, Gaussian]):
             return {name: found.padded_mean(name) for name in self.problem.prior}
         return {name: found[name].mean for name in self.problem.prior}
 
-    def _priors(self) -> dict[str, Gaussian]:
+    def _priors(self) -> dict[str, Belief]:
         """The priors without evidence. Those of variables that grow matter only where these are observed."""
         now, used = self.graph.priors(), self.problem.used
         return {n: _rows_of(p, self.problem.prior[n]) if n in used else p for n, p in now.items()}

@@ -22,7 +22,7 @@ from jax import Array
 from ..core import linalg
 from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..graph.problem import Problem
 from .state import State, message_product
 
@@ -33,7 +33,7 @@ _RESTLESS = 10.0
 class BeliefsWithRounding(NamedTuple):
     """Beliefs, and of each variable how far rounding may have moved it, in standard deviations (infinite: lost)."""
 
-    beliefs: dict[str, Gaussian]
+    beliefs: dict[str, Belief]
     rounding: dict[str, Array]
 
 
@@ -59,7 +59,7 @@ def find_beliefs(problem: Problem, state: State) -> BeliefsWithRounding:
     return BeliefsWithRounding(beliefs, off)
 
 
-def _some_beliefs(problem: Problem, state: State, names: tuple[str, ...]) -> dict[str, Gaussian]:
+def _some_beliefs(problem: Problem, state: State, names: tuple[str, ...]) -> dict[str, Belief]:
     """The beliefs of some variables, as `find_beliefs` gives them."""
     found = {}
     for name in names:

@@ -36,6 +36,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..core import linalg
 from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 from ..graph.data import Data
 from ..graph.problem import Problem
 from ..kernels.registry import without_kernels
@@ -71,7 +72,7 @@ class Solution(NamedTuple):
     - `noise`: standard deviation of each factor group whose noise is learnt.
     """
 
-    beliefs: dict[str, Gaussian]
+    beliefs: dict[str, Belief]
     converged: Array
     residual: Array
     iterations: Array
@@ -88,7 +89,7 @@ def solve(
     damping: float | Damping = ...,
     schedule: Schedule | None = ...,
     full: Literal[False] = ...,
-) -> dict[str, Gaussian]: ...
+) -> dict[str, Belief]: ...
 
 
 @overload
@@ -113,7 +114,7 @@ def solve(
     damping: float | Damping = 0.0,
     schedule: Schedule | None = None,
     full: bool = False,
-) -> dict[str, Gaussian] | Solution:
+) -> dict[str, Belief] | Solution:
     """Beliefs at rest, as a function of the numbers of a graph: pure, so that JAX may transform it.
 
     ```python

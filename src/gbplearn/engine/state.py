@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import Gaussian
-from ..core.vector import RowMessages, VectorBelief, product
+from ..core.vector import Belief, RowMessages, product
 from ..edges.base import Edges
 from ..graph.group import Group, Slot
 from ..graph.problem import Problem
@@ -58,7 +58,7 @@ class Messages(eqx.Module):
             return self.each
         return jax.tree.map(edges.spread, self.summed)
 
-    def on_units(self, edges: Edges) -> Gaussian | RowMessages:
+    def on_units(self, edges: Edges) -> Any:
         """The product of the messages into each unit; into a vector, the messages along their rows."""
         if self.along is not None:
             return self.along
@@ -75,7 +75,7 @@ class Own(NamedTuple):
     visits: Array  # how many there were
     noise: Array | None  # the variance, if it is learnt
 
-    def outbox(self, group: Group) -> list[Gaussian | RowMessages]:
+    def outbox(self, group: Group) -> list[Any]:
         """Of each slot the product of the messages into each unit: what others read of it."""
         return [m.on_units(slot.edges) for m, slot in zip(self.messages, group.slots)]
 
@@ -132,7 +132,7 @@ def empty_state(problem: Problem, key: Array, keep_points: bool) -> State:
     return State(tuple(messages), tuple(points), jnp.zeros(len(problem.groups), jnp.int32), key, noise)
 
 
-def belief(problem: Problem, state: State, variable: str) -> Gaussian | VectorBelief:
+def belief(problem: Problem, state: State, variable: str) -> Belief:
     """Product of the prior and all messages into a variable."""
     messages = [message_product(problem, state, g, s) for g, s in problem.touching(variable)]
     return product([problem.prior[variable], *messages])
@@ -145,14 +145,16 @@ def with_prior_means(problem: Problem, state: State) -> State:
         pairs = zip(group.slots, row)
         rows.append(
             tuple(
-                m if m.along is None else dataclasses.replace(m, along=m.along._replace(mean=problem.prior[s.variable].mean))
+                m
+                if m.along is None
+                else dataclasses.replace(m, along=m.along._replace(mean=problem.prior[s.variable].mean))
                 for s, m in pairs
             )
         )
     return dataclasses.replace(state, messages=tuple(rows))
 
 
-def message_product(problem: Problem, state: State, g: int, s: int) -> Gaussian | RowMessages:
+def message_product(problem: Problem, state: State, g: int, s: int) -> Any:
     """Product of the messages of one edge set into each unit of its variable."""
     return state.messages[g][s].on_units(problem.groups[g].slots[s].edges)
 

@@ -51,8 +51,8 @@ class Visited(NamedTuple):
     """What a visit returns."""
 
     own: Own  # what belongs to the group, after the visit
-    outbox: list[Gaussian | RowMessages]  # of each slot the product of the messages into each unit
-    proposed: list[Gaussian | RowMessages]  # the same, undamped
+    outbox: list[Any]  # of each slot the product of the messages into each unit
+    proposed: list[Any]  # the same, undamped
     diagnostics: VisitDiagnostics | None  # None where none were wanted
 
 
@@ -147,9 +147,9 @@ def _along_rows(
 ) -> tuple[Messages, RowMessages]:
     """The messages to a vector variable, damped and with the mean that they lead to; and undamped."""
     eta, lam = slot.to_table(proposal.eta), slot.to_table(proposal.lam)
-    damped = [weight * a + (1 - weight) * b for a, b in ((old.eta, eta), (old.lam, lam))]
-    mean = prior.along(projection, *damped).weights
-    new = Messages(None, None, along=RowMessages(projection, *damped, mean))
+    e, c = weight * old.eta + (1 - weight) * eta, weight * old.lam + (1 - weight) * lam
+    mean = prior.along(projection, e, c).weights
+    new = Messages(None, None, along=RowMessages(projection, e, c, mean))
     return new, RowMessages(projection, eta, lam, mean)
 
 
@@ -185,7 +185,7 @@ def visit(
 
 def _send(
     local: LocalGroup, inbox: Inbox, own: Own, options: GroupOptions, key: Array | None, diagnosed: bool
-) -> tuple[Own, list[Gaussian | RowMessages]]:
+) -> tuple[Own, list[Any]]:
     """A visit without a kernel: what belongs to the group afterwards, and the undamped messages on the units."""
     group, outside, sent_before = local.group, inbox.outside(), own.outbox(local.group)
     old = beliefs_with(group, outside, sent_before)

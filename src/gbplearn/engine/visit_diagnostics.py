@@ -15,13 +15,13 @@ Where a kernel made the visit, it has computed some of them on its way (`kernels
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from ..core.gaussian import Gaussian
-from ..core.vector import RowMessages, VectorBelief
+from ..core.vector import VectorBelief
 from ..graph.local import LocalGroup
 from ..kernels.registry import KernelDiagnostics
 from .group_options import GroupOptions
@@ -102,7 +102,7 @@ def diagnose_visit(
     inbox: Inbox,
     before: Own,
     after: Own,
-    proposed: list[Gaussian | RowMessages],
+    proposed: list[Any],
     options: GroupOptions,
     reported: KernelDiagnostics | None,
 ) -> VisitDiagnostics:
@@ -157,7 +157,7 @@ def diagnose_visit(
     return VisitDiagnostics(changes, settling, energy, switched, priors, fresh)
 
 
-def moved(local: LocalGroup, inbox: Inbox, before: Own, outbox: list[Gaussian | RowMessages]) -> dict[str, Array]:
+def moved(local: LocalGroup, inbox: Inbox, before: Own, outbox: list[Any]) -> dict[str, Array]:
     """How far a visit has moved the belief of each variable, by the messages that it sent."""
     outside = inbox.outside()
     old, now = (beliefs_with(local.group, outside, own) for own in (before.outbox(local.group), outbox))

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core.gaussian import Gaussian
 from ..core.noise import NoisePrior
+from ..core.vector import Belief
 
 
 class FactorData(eqx.Module):
@@ -58,11 +58,11 @@ class Data(eqx.Module):
     - `used`: of each variable that grows, how many of its scalars are in use.
     """
 
-    prior: dict[str, Gaussian]
+    prior: dict[str, Belief]
     start: Mapping[str, Array | np.ndarray]
     fixed: Mapping[str, Array | np.ndarray]
-    held: dict[str, Gaussian]
-    uniform: dict[str, Gaussian]
+    held: dict[str, Belief]
+    uniform: dict[str, Belief]
     factors: dict[str, FactorData]
     used: dict[str, Array | np.ndarray] = eqx.field(default_factory=dict)
 
@@ -73,10 +73,10 @@ class Data(eqx.Module):
         sigma: Mapping[str, Any] | None = None,
         weight: Mapping[str, Any] | None = None,
         constants: Mapping[str, Sequence[Any]] | None = None,
-        prior: Mapping[str, Gaussian] | None = None,
+        prior: Mapping[str, Belief] | None = None,
         start: Mapping[str, Any] | None = None,
         fixed: Mapping[str, Any] | None = None,
-        held: Mapping[str, Gaussian] | None = None,
+        held: Mapping[str, Belief] | None = None,
     ) -> Data:
         """The same with some numbers replaced; shapes stay as they are.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.tracing import refuse_traced
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from .variable import Variable
 
 
@@ -21,7 +21,7 @@ class Evidence:
     """
 
     values: dict[str, tuple[np.ndarray, np.ndarray | None]] = dataclasses.field(default_factory=dict)
-    held: dict[str, Gaussian | None] = dataclasses.field(default_factory=dict)  # None: at the prior
+    held: dict[str, Belief | None] = dataclasses.field(default_factory=dict)  # None: at the prior
 
     def __contains__(self, name: str) -> bool:
         return name in self.values or name in self.held
@@ -35,7 +35,7 @@ class Evidence:
         self.forget(name)
         self.values[name] = value, mask
 
-    def hold(self, name: str, belief: Gaussian | None) -> None:
+    def hold(self, name: str, belief: Belief | None) -> None:
         """Hold a variable at a belief."""
         self.forget(name)
         self.held[name] = belief
@@ -90,7 +90,7 @@ def check_observed(variable: Variable, value: Any, mask: Any) -> tuple[np.ndarra
     return np.where(observed, values, 0), flags
 
 
-def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaussian | VectorGaussian:
+def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Belief:
     """A Gaussian for a variable, broadcast to its shape, with no negative precision."""
     name, shape, block = variable.name, variable.shape, variable.block
     if variable.vector:
@@ -116,7 +116,7 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Gaus
         raise ValueError(f"variable '{name}': {what} of shape {belief.shape} does not fit shape {shape}") from None
 
 
-def check_held(variable: Variable, belief: Any, dtype: Any) -> Gaussian | VectorGaussian:
+def check_held(variable: Variable, belief: Any, dtype: Any) -> Belief:
     """A proper belief to hold a variable at."""
     belief = check_belief(variable, belief, "belief", dtype)
     if isinstance(belief, VectorGaussian):

@@ -17,7 +17,7 @@ from ..core.compiling import lean_jit
 from ..core.forked import check_not_forked
 from ..core.gaussian import POINT, Gaussian, Numbers
 from ..core.tracing import refuse_jit, refuse_traced
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..factors.measurement import FactorKind
 from .data import Data, FactorData
 from .evidence import Evidence, as_numbers, check_belief, check_held, check_observed
@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     variable: Variable
-    prior: Gaussian  # where it does not grow
+    prior: Belief  # where it does not grow
     start: Array
     started: bool  # by the user
     kind: Kind
@@ -49,7 +49,7 @@ class _Entry:
         """The variable with all rows that there is room for."""
         return self.variable if self.growing is None else self.growing.padded
 
-    def prior_now(self) -> Gaussian:
+    def prior_now(self) -> Belief:
         """The prior of all units in use."""
         return self.prior if self.growing is None else self.growing.prior()
 
@@ -71,11 +71,11 @@ class _LaidOut:
 class _Knowns(NamedTuple):
     """What is known of the variables of a graph, as arrays."""
 
-    prior: dict[str, Gaussian]
+    prior: dict[str, Belief]
     start: dict[str, Any]
     fixed: dict[str, Array]
-    held: dict[str, Gaussian]
-    uniform: dict[str, Gaussian]
+    held: dict[str, Belief]
+    uniform: dict[str, Belief]
     used: dict[str, np.ndarray]  # of variables that grow, how many scalars are in use
     started: frozenset[str]
     parameters: frozenset[str]
@@ -169,7 +169,7 @@ class FactorGraph:
         name: str,
         shape: tuple[int, ...] | int = (),
         *,
-        prior: Gaussian | VectorGaussian | None = None,
+        prior: Belief | None = None,
         block: bool = False,
         start: Numbers | None = None,
         kind: Kind = "activation",
@@ -212,9 +212,7 @@ class FactorGraph:
             self._let_grow(name, capacity)
         return variable
 
-    def _prior_and_start(
-        self, variable: Variable, prior: Gaussian | None, start: Numbers | None
-    ) -> tuple[Gaussian, np.ndarray]:
+    def _prior_and_start(self, variable: Variable, prior: Any, start: Numbers | None) -> tuple[Belief, np.ndarray]:
         """What is known of a variable, checked, and broadcast to its shape."""
         if isinstance(prior, VectorGaussian):
             prior = prior.astype(self.dtype)
@@ -344,12 +342,12 @@ class FactorGraph:
         if not (isinstance(rows, (int, np.integer)) and not isinstance(rows, bool) and rows >= 1):
             raise ValueError(f"variable '{name}': rows must be a whole number >= 1, got {rows!r}")
         new = Variable(name, (int(rows), *entry.variable.shape[1:]), entry.variable.block)
-        prior, point = self._prior_and_start(new, prior, start)
-        proper = all_proper(prior)
+        known, point = self._prior_and_start(new, prior, start)
+        proper = all_proper(known)
         growing = self._let_grow(name)
         before = growing.proper, self._entries[name].started
         old = growing.used
-        growing.grow(prior, point, proper)
+        growing.grow(known, point, proper)
         if start is not None and not before[1]:
             self._entries[name] = dataclasses.replace(self._entries[name], started=True)
         if (growing.proper, self._entries[name].started) != before:
@@ -533,15 +531,15 @@ class FactorGraph:
             factor.check_once(views)
         return out
 
-    def priors(self) -> dict[str, Gaussian]:
+    def priors(self) -> dict[str, Belief]:
         """Prior of every variable, those of tied ones multiplied, without evidence."""
         growing = {n: e.prior_now() for n, e in self._entries.items() if e.growing is not None}
         priors = self._fixed_priors()
         return {n: growing[n] if n in growing else priors[n] for n in self._entries if n in growing or n in priors}
 
-    def _fixed_priors(self) -> dict[str, Gaussian]:
+    def _fixed_priors(self) -> dict[str, Belief]:
         """Priors of the variables that do not grow, those of tied ones multiplied."""
-        out: dict[str, Gaussian] = {}
+        out: dict[str, Belief] = {}
         for name, e in self._entries.items():
             if e.growing is None:
                 keep = self.canonical(name)
@@ -689,7 +687,7 @@ class FactorGraph:
             raise ValueError(f"variable '{name}' has grown since it was held at a belief: hold it again, or release it")
         return growing.pad_belief(belief)
 
-    def _uniform(self, names: Iterable[str]) -> dict[str, Gaussian]:
+    def _uniform(self, names: Iterable[str]) -> dict[str, Belief]:
         """Of these variables, those whose prior is one for all units."""
         tied = {self.canonical(n) for n in self._entries if self.canonical(n) != n}
         one = {n: self._entries[n].one for n in names if n not in tied}
@@ -720,7 +718,9 @@ class FactorGraph:
         groups, priors = _energies(problem, full)
         out = {g.name: float(e) for g, e in zip(problem.groups, groups)}
         known = self.priors()
-        proper = [n for n, p in known.items() if n in priors and (not isinstance(p, Gaussian) or np.asarray(p.lam).any())]
+        proper = [
+            n for n, p in known.items() if n in priors and (not isinstance(p, Gaussian) or np.asarray(p.lam).any())
+        ]
         return {**out, **{f"prior of {name}": float(priors[name]) for name in proper}}
 
 

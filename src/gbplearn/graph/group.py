@@ -17,9 +17,9 @@ from jaxtyping import Float
 
 from ..core import linalg
 from ..core.family import Family
-from ..core.gaussian import Gaussian
 from ..core.noise import NoisePrior
 from ..core.robust import Kernel
+from ..core.vector import Belief
 from ..edges.axes import AxesEdges
 from ..edges.base import Edges
 from ..factors.likelihood import Likelihood
@@ -189,7 +189,7 @@ class Group(eqx.Module):
         """`h` of every factor at the values of the variables."""
         return self.measurement.value(*self.arguments_at(values)).reshape(-1, self.outputs)
 
-    def linearise(self, values: dict[str, Array], beliefs: Mapping[str, Gaussian] | None = None) -> Linear:
+    def linearise(self, values: dict[str, Array], beliefs: Mapping[str, Belief] | None = None) -> Linear:
         """Linearise at the values of the variables: Jacobians of the slots, then of what is held.
 
         **Arguments:** `beliefs`: of the slots' variables, whose variances a likelihood takes; None: as if they were 0.
@@ -203,7 +203,7 @@ class Group(eqx.Module):
         shaped = [j if isinstance(j, Operator) else self._shape(slot, j) for slot, j in zip(slots, jacobians)]
         return Linear(value.reshape(-1, self.outputs), tuple(shaped))
 
-    def _expand(self, kind: Likelihood, values: dict[str, Array], beliefs: Mapping[str, Gaussian]) -> Linear:
+    def _expand(self, kind: Likelihood, values: dict[str, Array], beliefs: Mapping[str, Belief]) -> Linear:
         (slot,), (x,) = (*self.slots, *self.held, *self.fixed), self.arguments_at(values)
         variance = jnp.zeros_like(x)
         if slot.variable in beliefs:
@@ -383,8 +383,8 @@ def _table(factor: Factor, view: View, scalar: bool) -> tuple[int, int]:
     name, units = view.variable.name, view.variable.shape[0]
     if not scalar or len(view.variable.shape) != 2 or view.units != 1:
         raise ValueError(
-            f"factor '{factor.name}': '{name}' is an array (units, numbers) of vector variables, of which a factor sees "
-            "one, with one measurement, beside scalars"
+            f"factor '{factor.name}': '{name}' is an array (units, numbers) of vector variables: a factor sees one of "
+            "them, with one measurement, and else scalars"
         )
     if factor.layout is None:
         return factor.factors, units

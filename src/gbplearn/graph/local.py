@@ -8,8 +8,8 @@ from typing import Any
 import equinox as eqx
 from jax import Array
 
-from ..core.gaussian import Gaussian
 from ..core.linalg import add_all
+from ..core.vector import Belief
 from ..factors.measurement import FactorKind, Linear
 from .group import Group
 
@@ -25,7 +25,7 @@ class LocalGroup(eqx.Module):
     frozen: Linear | None  # of a linear group: linearised once for all
     start: dict[str, Array]  # of each variable, where it is linearised while nothing is known of it
     fixed: dict[str, Array]  # values of arguments that are wholly observed, means of those held at a belief
-    held: dict[str, Gaussian]  # beliefs of arguments that are held
+    held: dict[str, Belief]  # beliefs of arguments that are held
     used: dict[str, Array]  # of variables that grow, how many scalars are in use
     number: int = eqx.field(static=True)  # of the group, in its graph
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
@@ -34,7 +34,7 @@ class LocalGroup(eqx.Module):
     reports: frozenset[str] = eqx.field(static=True)  # variables whose prior's energy this group reports, for all
     plan: Any = eqx.field(static=True, default=None)  # how it is visited (`kernels.registry.Plan`); None: not yet known
 
-    def linearise(self, points: dict[str, Array], beliefs: Mapping[str, Gaussian] | None = None) -> Linear:
+    def linearise(self, points: dict[str, Array], beliefs: Mapping[str, Belief] | None = None) -> Linear:
         """The group linearised at the values of its variables (`Group.linearise`); linear groups have been, for all."""
         group, frozen = self.group, self.frozen
         if frozen is None:

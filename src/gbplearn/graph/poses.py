@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..core.gaussian import Gaussian
 from ..core.robust import Kernel
+from ..core.vector import Belief
 from .factor import Factor
 from .graph import FactorGraph
 
@@ -217,7 +217,7 @@ class PoseGraph:
                 graph.add(Factor(h, args, covariance=_even(covariance[rows]), robust=kernel, name=name))
         return graph
 
-    def at(self, beliefs: Mapping[str, Gaussian]) -> PoseGraph:
+    def at(self, beliefs: Mapping[str, Belief]) -> PoseGraph:
         """The same graph with its poses at the means of what was inferred with `graph()`."""
         mean = np.asarray(beliefs["pose"].mean, float)
         if self.in_space:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 from ..factors.measurement import FactorKind, Linear
 from .data import Data, FactorData
 from .group import Group
@@ -28,11 +28,11 @@ class Problem(eqx.Module):
 
     groups: tuple[Group, ...]
     frozen: tuple[Linear | None, ...]  # linear groups, linearised once: by `with_known`
-    prior: dict[str, Gaussian]  # of every variable that is not fixed; observed units have a point prior
+    prior: dict[str, Belief]  # of every variable that is not fixed; observed units have a point prior
     start: dict[str, Array]  # linearisation point where nothing is known yet
     fixed: dict[str, Array]  # values of wholly observed variables, and means of those held at a belief
-    held: dict[str, Gaussian]  # beliefs of variables that are held: these receive no messages
-    uniform: dict[str, Gaussian]  # priors that are one for all units, as that one
+    held: dict[str, Belief]  # beliefs of variables that are held: these receive no messages
+    uniform: dict[str, Belief]  # priors that are one for all units, as that one
     proper: frozenset[str] = eqx.field(static=True)  # variables whose prior is proper everywhere
     started: frozenset[str] = eqx.field(static=True)  # variables whose start the user gave
     parameters: frozenset[str] = eqx.field(static=True, default=frozenset())  # of this kind

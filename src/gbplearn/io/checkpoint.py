@@ -1,8 +1,8 @@
 """Checkpoints: a learner as one safetensors file.
 
-Tensors are `eta` and `lam` of every parameter's `posterior/...` and original `prior/...`, and of `input_prior`; the
-facts under `gbplearn` are network, settings and position in the stream. (How the file is built: `container`; how it
-holds the history of batches: `checkpoint_history`.)
+Tensors are `eta` and `lam` (of vector variables `mean` and `root`) of every parameter's `posterior/...` and original
+`prior/...`, and of `input_prior`; the facts under `gbplearn` are network, settings and position in the stream. (How the
+file is built: `container`; how it holds the history of batches: `checkpoint_history`.)
 
 Everything is checked before it is used, and shapes against what the network needs before anything is allocated.
 """
@@ -23,6 +23,7 @@ from ..core.files import write_whole
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.vector import Belief, VectorGaussian
 from ..core.version import __version__
 from ..engine.damping import Damping
 from ..engine.guard.guard import Guard
@@ -39,6 +40,7 @@ from .limits import Limits, check_whole
 from .values import LAYERS, VALUES, from_json, is_number, is_whole, to_json
 
 FORMAT = 3
+_PARTS = {Gaussian: ("eta", "lam"), VectorGaussian: ("mean", "root")}  # tensors of a belief
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
@@ -73,15 +75,16 @@ class Content:
     history: dict[str, Any]  # as `checkpoint_history.checked` has it
     tensors: dict[str, np.ndarray]
 
-    def belief(self, name: str) -> Gaussian:
-        """A Gaussian by the name of its two tensors, with the same bits."""
-        eta, lam = (self.tensors[f"{name}/{part}"] for part in ("eta", "lam"))
-        out = Gaussian(jnp.array(eta), jnp.array(lam))
-        if out.eta.dtype != eta.dtype:
+    def belief(self, name: str) -> Belief:
+        """A belief by the name of its two tensors, with the same bits."""
+        kind = Gaussian if f"{name}/eta" in self.tensors else VectorGaussian
+        first, second = (self.tensors[f"{name}/{part}"] for part in _PARTS[kind])
+        out = kind(jnp.array(first), jnp.array(second))
+        if out.dtype != first.dtype:
             raise ValueError("it holds float64 numbers, which need JAX's 64-bit mode (jax_enable_x64)")
         return out
 
-    def beliefs(self, which: str) -> dict[str, Gaussian]:
+    def beliefs(self, which: str) -> dict[str, Belief]:
         """Of all parameters: "posterior" or "prior"."""
         return {name: self.belief(f"{which}/{name}") for name in self.net.parameters(self.input_shape)}
 
@@ -135,11 +138,20 @@ def describe(path: Path) -> str:
         lines += [f"layer {place.name}: {place.layer!r}" for place in held.net.places]
         lines += [f"noise of {name}: {n.start:.4g} ({n.weight:.4g} measurements)" for name, n in held.noise.items()]
         for name in held.net.parameters(held.input_shape):
-            eta, lam = (held.tensors[f"posterior/{name}/{part}"] for part in ("eta", "lam"))
-            mean, std, before = eta / lam, lam**-0.5, held.tensors[f"prior/{name}/lam"] ** -0.5
+            mean, std = _moments(held.tensors, f"posterior/{name}")
+            before = _moments(held.tensors, f"prior/{name}")[1]
             moments = f"means {mean.min():.3g} ... {mean.max():.3g}, std {std.mean():.3g} (prior {before.mean():.3g})"
-            lines.append(f"parameter {name} {'x'.join(map(str, eta.shape))}: {moments}")
+            lines.append(f"parameter {name} {'x'.join(map(str, mean.shape))}: {moments}")
         return "\n".join(map(_printable, lines))
+
+
+def _moments(tensors: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations."""
+    if f"{name}/eta" in tensors:
+        eta, lam = (tensors[f"{name}/{part}"] for part in ("eta", "lam"))
+        return eta / lam, lam**-0.5
+    mean, root = (tensors[f"{name}/{part}"] for part in ("mean", "root"))
+    return mean, np.broadcast_to(np.sqrt((root**2).sum(-1)), mean.shape)
 
 
 def _listed(values: Mapping[str, Any], longest: int | None = None) -> str:
@@ -204,7 +216,9 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     beliefs |= {f"posterior/{name}": g for name, g in state.posterior.items()}
     beliefs |= checkpoint_history.tensors_of(state.history)
     beliefs[_INPUT_PRIOR] = learner.input_prior
-    tensors = {f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in ("eta", "lam")}
+    tensors = {
+        f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in _PARTS[type(g)]
+    }
     return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
 
 
@@ -328,6 +342,12 @@ def _expected(
     known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
     for name in (*known, *checkpoint_history.names_in(history, parameters)):
         of = parameters[name.split("/", 2)[2] if name.startswith(contribution) else name.split("/", 1)[1]]
+        if of.posterior != "diagonal":
+            units, p = of.shape
+            root = (units if of.posterior == "block" else 1, p, p)
+            out[f"{name}/mean"] = Expected((_DTYPES[limits.dtype],), of.shape, -limits.largest, limits.largest)
+            out[f"{name}/root"] = Expected((_DTYPES[limits.dtype],), root, -limits.largest, limits.largest)
+            continue
         out[f"{name}/eta"] = Expected((_DTYPES[limits.dtype],), of.shape)
         # The contribution of a batch need not be a density.
         bounds = () if name.startswith(contribution) else limits.precisions
@@ -344,3 +364,6 @@ def _check_means(tensors: Mapping[str, np.ndarray], limits: Limits) -> None:
         sound = (np.abs(mean) <= limits.largest) & ((lam == 0) | (lam >= limits.precisions[0]))
         if not sound.all():
             raise ValueError(f"{name} is no proper belief: its mean or its variance is too large")
+    for name in (n.removesuffix("/root") for n in tensors if n.endswith("/root")):
+        if not (_moments(tensors, name)[1] > 0).all():
+            raise ValueError(f"{name} is no proper belief: a number of it has no variance")

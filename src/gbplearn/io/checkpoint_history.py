@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.vector import Belief
 from ..engine.result import Status
 from ..learner.history import MOST, BatchRecord, Before, Contribution, History
 from ..learner.unusual import BatchStatistics, joined
@@ -39,7 +40,7 @@ def facts_of(history: History) -> dict[str, Any]:
     }
 
 
-def tensors_of(history: History) -> dict[str, Gaussian]:
+def tensors_of(history: History) -> dict[str, Belief]:
     """The Gaussians, by the names that `names_in` gives them."""
     out = {f"taught/{n}/{name}": g for n, c in history.contributions.items() for name, g in c.beliefs.items()}
     if history.before is not None:

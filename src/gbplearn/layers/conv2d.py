@@ -44,7 +44,8 @@ class Conv2D(ConvolutionLayer):
         place.
     - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
         outside the image is no variable: it counts as 0.
-    - `posterior`: as `gbp.Dense`: "diagonal", or the weights and the bias of a filter as one vector, "block" or "shared".
+    - `posterior`: as `gbp.Dense`: "diagonal"; or with the weights and the bias of a filter as one vector, "block" or
+        "shared".
     - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
     """
 
@@ -85,7 +86,10 @@ class Conv2D(ConvolutionLayer):
     def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array:
         """`g(w * x + d)`."""
         if self.posterior != "diagonal":
-            kind, w = ConvolutionUnitsKind(self._windows(x.shape[1:]), find_activation(self.activation)), parameters["parameters"]
+            kind, w = (
+                ConvolutionUnitsKind(self._windows(x.shape[1:]), find_activation(self.activation)),
+                parameters["parameters"],
+            )
             outputs = jnp.zeros((x.shape[0], *self.output_shape(x.shape[1:])), x.dtype)
             return -kind.value(x, w, outputs)
         total = Convolution(self._windows(x.shape[1:])).forward(parameters["weight"], x) + parameters["bias"]

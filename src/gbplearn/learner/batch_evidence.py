@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 from ..engine.result import Result
 from ..layers.class_observation import ClassObservation
 from ..network.batch import Batch
@@ -34,7 +34,7 @@ from .prediction import Predictor, explains_input, is_normalised, over_hidden
 
 
 def log_evidence_of_batch(
-    predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Gaussian], seed: int
+    predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Belief], seed: int
 ) -> float:
     """`log p(batch | batches before)`; noise that is learnt counts as it is after the batch.
 
@@ -68,9 +68,7 @@ def log_evidence_of_batch(
     return out
 
 
-def _log_integral(
-    predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Gaussian], seed: int
-) -> float:
+def _log_integral(predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Belief], seed: int) -> float:
     """`log Z` of a batch without targets."""
     how = {**predictor.options(batch, before), "dropout": 0.0}
     inferred = predictor.net.infer(
@@ -86,7 +84,7 @@ def _log_integral(
     return inferred.log_evidence
 
 
-def _of_classes(predictor: Predictor, batch: Batch, before: Mapping[str, Gaussian]) -> float:
+def _of_classes(predictor: Predictor, batch: Batch, before: Mapping[str, Belief]) -> float:
     """Predicted with the uncertainty of the parameters."""
     assert batch.y is not None
     inputs = dataclasses.replace(batch, y=None, y_observed=None, weight=None)

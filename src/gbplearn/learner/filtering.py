@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
+from ..core.vector import Belief, VectorGaussian
 
-Beliefs = dict[str, Gaussian]
+Beliefs = dict[str, Any]  # Gaussian, or VectorGaussian
 
 
 @dataclasses.dataclass(frozen=True)
 class Filtering:
     """How the posterior of one batch becomes the prior of the next. By default it is the prior, unchanged.
 
-    With the posterior `N(m, s²)` of a scalar and its original prior `N(m0, s0²)`, in this order:
+    With the posterior `N(m, s²)` of a scalar and its original prior `N(m0, s0²)`, in this order (of vectors `s²` is the
+    covariance, and `alpha` mixes covariances in the place of standard deviations):
 
         forgetting      s² <- s² / forgetting              every earlier batch counts less
         process_noise   s² <- s² + process_noise²          the truth moves: a random walk from batch to batch
@@ -54,9 +57,9 @@ class Filtering:
         self,
         examples: int,
         batch: int,
-        original: Mapping[str, Gaussian],
-        posterior: Mapping[str, Gaussian],
-        prior: Mapping[str, Gaussian],
+        original: Mapping[str, Belief],
+        posterior: Mapping[str, Belief],
+        prior: Mapping[str, Belief],
     ) -> float:
         """How many examples the prior of the next batch stands for: all that were learnt from, less the forgotten ones.
 
@@ -71,7 +74,7 @@ class Filtering:
         if self.trivial or not examples:
             return float(examples)
         first, before, now = (
-            sum(float(np.asarray(g.lam, float).sum()) for g in p.values()) for p in (original, posterior, prior)
+            sum(float(_precisions(g).sum()) for g in p.values()) for p in (original, posterior, prior)
         )
         kept = min(max((now - first) / (before - first), 0.0), 1.0) if before > first else 0.0
         return min(examples * kept, batch * kept / (1 - kept) if kept < 1 else float("inf"))
@@ -81,7 +84,20 @@ class Filtering:
         if self.trivial:
             return posterior
         # As floats: the square of a large whole number would overflow.
-        return _next_prior(posterior, original, float(self.alpha), float(self.process_noise), float(self.forgetting))
+        numbers = float(self.alpha), float(self.process_noise), float(self.forgetting)
+        scalars = {n: g for n, g in posterior.items() if isinstance(g, Gaussian)}
+        found = _next_prior(scalars, {n: original[n] for n in scalars}, *numbers)
+        return {
+            n: g.drifted(original[n], *numbers) if isinstance(g, VectorGaussian) else found[n]
+            for n, g in posterior.items()
+        }
+
+
+def _precisions(belief: Gaussian | VectorGaussian) -> np.ndarray:
+    """Of each number."""
+    if isinstance(belief, VectorGaussian):
+        return 1 / np.asarray(belief.variance, float)
+    return np.asarray(belief.lam, float)
 
 
 @lean_jit

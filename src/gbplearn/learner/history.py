@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from .filtering import Beliefs, Filtering
 from .posterior import Posterior
 from .report import Report
@@ -186,7 +186,7 @@ class History:
         return record
 
     def without(
-        self, batch: int, now: Before, prior: Mapping[str, Gaussian], filtering: Filtering
+        self, batch: int, now: Before, prior: Mapping[str, Belief], filtering: Filtering
     ) -> tuple[Before, BatchRecord]:
         """What is known without a batch, and its record; a `ValueError` if the batch cannot be taken out.
 

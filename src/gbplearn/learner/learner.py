@@ -21,7 +21,7 @@ from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
 from ..core.progress import progress
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..engine.damping import Damping, damping_for
 from ..engine.guard.events import GuardAction
 from ..engine.guard.guard import Guard, as_guard
@@ -177,6 +177,9 @@ class Learner:
             raise ValueError(f"record must be True, False or a number of batches up to {MOST:,}, got {record!r}")
         self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
         prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
+        vectors = [name for name, p in prior.items() if isinstance(p, VectorGaussian)]
+        if record and vectors:
+            raise ValueError(f"record: batches cannot be divided out of '{vectors[0]}', whose units are vectors")
         self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record)))
         if self.noise and isinstance(iterations, int) and iterations < 2:
             raise ValueError("a network that learns its noise needs at least 2 iterations")
@@ -340,7 +343,7 @@ class Learner:
             self._history.put(entry)
         return report
 
-    def _log_evidence(self, result: Result, batch: Batch, before: Mapping[str, Gaussian]) -> float:
+    def _log_evidence(self, result: Result, batch: Batch, before: Mapping[str, Belief]) -> float:
         return log_evidence_of_batch(self.predictor(), result, batch, before, self.seed + self.batches)
 
     def infer_batch(
@@ -400,7 +403,7 @@ class Learner:
             self._sizes.append(size)
         return new
 
-    def infer_options(self, batch: Batch, prior: Mapping[str, Gaussian]) -> dict[str, Any]:
+    def infer_options(self, batch: Batch, prior: Mapping[str, Belief]) -> dict[str, Any]:
         """Options of `gbp.infer` for a batch, whose prior this is."""
         out = dict(self.options)
         if out["tolerance"] is None:

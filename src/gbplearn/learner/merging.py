@@ -6,11 +6,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import overload
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.vector import Belief, VectorGaussian
 from .history import History
 from .learner import Learner, LearnerState
 from .posterior import Posterior, check_same_parameters
@@ -22,11 +24,11 @@ def merge(models: Sequence[Learner], prior: None = None) -> Learner: ...
 
 
 @overload
-def merge(models: Sequence[Mapping[str, Gaussian]], prior: Mapping[str, Gaussian]) -> Posterior: ...
+def merge(models: Sequence[Mapping[str, Belief]], prior: Mapping[str, Belief]) -> Posterior: ...
 
 
 def merge(
-    models: Sequence[Learner] | Sequence[Mapping[str, Gaussian]], prior: Mapping[str, Gaussian] | None = None
+    models: Sequence[Learner] | Sequence[Mapping[str, Belief]], prior: Mapping[str, Belief] | None = None
 ) -> Learner | Posterior:
     """Fuse models that were trained apart, each on its own data, from one prior.
 
@@ -61,11 +63,14 @@ def merge(
     return _merged_learners(learners)
 
 
-def _merged(posteriors: list[Mapping[str, Gaussian]], prior: Mapping[str, Gaussian]) -> dict[str, Gaussian]:
+def _merged(posteriors: list[Mapping[str, Belief]], prior: Mapping[str, Belief]) -> dict[str, Belief]:
     check_same_parameters([prior, *posteriors])
     out = {}
     for name, before in prior.items():
         several, dtype = [p[name] for p in posteriors], before.dtype
+        if isinstance(before, VectorGaussian):
+            out[name] = _merged_vectors(name, several, before)
+            continue
         # In double precision: sums of many large numbers, of which the prior is taken out again.
         eta, lam = (
             sum(np.asarray(getattr(g, part), float) for g in several)
@@ -80,6 +85,20 @@ def _merged(posteriors: list[Mapping[str, Gaussian]], prior: Mapping[str, Gaussi
     return out
 
 
+def _merged_vectors(name: str, several: list[VectorGaussian], before: VectorGaussian) -> VectorGaussian:
+    """The same with matrices, in double precision."""
+    extra, parts = len(several) - 1, [(g, g.precision()) for g in (*several, before)]
+    lam = sum(p for _, p in parts[:-1]) - extra * parts[-1][1]
+    means = [np.asarray(g.mean, float)[..., None] for g, _ in parts]
+    eta = sum(p @ m for (_, p), m in zip(parts[:-1], means)) - extra * parts[-1][1] @ means[-1]
+    try:
+        covariance = np.linalg.inv(lam)
+        mean = (covariance @ eta)[..., 0]
+        return VectorGaussian.from_covariance(mean, 0.5 * (covariance + np.swapaxes(covariance, -1, -2)), before.dtype)
+    except (ValueError, np.linalg.LinAlgError):
+        raise ValueError(f"'{name}' cannot be merged: a posterior is vaguer than the prior") from None
+
+
 def _merged_learners(learners: list[Learner]) -> Learner:
     first = learners[0]
     for other in learners[1:]:
@@ -87,8 +106,8 @@ def _merged_learners(learners: list[Learner]) -> Learner:
             raise ValueError("merge takes learners of one network; these differ")
         check_same_parameters([first.prior, other.prior])
         for name, g in first.prior.items():
-            same = (np.array_equal(getattr(g, part), getattr(other.prior[name], part)) for part in ("eta", "lam"))
-            if not all(same):
+            pairs = zip(jax.tree.leaves(g), jax.tree.leaves(other.prior[name]), strict=True)
+            if not all(np.array_equal(a, b) for a, b in pairs):
                 raise ValueError(f"merge takes learners that began with one prior; that of '{name}' differs (seed=)")
     out = copy.copy(first)
     out.options, states = dict(first.options), [learner.state for learner in learners]

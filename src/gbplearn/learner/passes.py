@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..core.gaussian import Gaussian
 from ..core.progress import progress
+from ..core.vector import Belief
 from .filtering import Beliefs
 from .learner import SETTLED, Learner
 from .report import Report
@@ -94,7 +94,7 @@ def _visit(
     return [p for half in np.array_split(part.rows, 2) for p in _visit(learner, Part(half), update, least, reports)]
 
 
-def _moved(before: Mapping[str, Gaussian], after: Mapping[str, Gaussian]) -> float:
+def _moved(before: Mapping[str, Belief], after: Mapping[str, Belief]) -> float:
     """How far the means of the parameters have moved, in their standard deviations; root mean square."""
-    steps = [np.asarray((after[n].mean - before[n].mean) ** 2 * after[n].lam).ravel() for n in before]
+    steps = [np.asarray((after[n].mean - before[n].mean) ** 2 / after[n].variance).ravel() for n in before]
     return float(np.sqrt(np.concatenate(steps).mean()))

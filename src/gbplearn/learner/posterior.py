@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.gaussian import Gaussian
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Posterior(Mapping[str, Gaussian]):
+class Posterior(Mapping[str, Belief]):
     """Beliefs of all parameters by name, such as `posterior["conv/weight"]`; later updates do not change it."""
 
-    def __init__(self, beliefs: Mapping[str, Gaussian]):
+    def __init__(self, beliefs: Mapping[str, Belief]):
         self._beliefs = dict(beliefs)
 
     def __getitem__(self, name: str) -> Gaussian:
@@ -45,7 +45,7 @@ class Posterior(Mapping[str, Gaussian]):
 
         return plot_beliefs(self)
 
-    def diff(self, other: Mapping[str, Gaussian]) -> dict[str, float]:
+    def diff(self, other: Mapping[str, Belief]) -> dict[str, float]:
         """How far it is from another: `KL(self || other)` in nats, by layer.
 
         A sum over the scalars of a layer,
@@ -75,7 +75,7 @@ def _vector_kl(belief: VectorGaussian, other: VectorGaussian) -> float:
     return float(belief.kl(other).sum())
 
 
-def check_same_parameters(several: list[Mapping[str, Gaussian]]) -> None:
+def check_same_parameters(several: list[Mapping[str, Belief]]) -> None:
     """A `ValueError` names a parameter that is not in all of them, or not of one shape."""
     first = several[0]
     for other in several[1:]:

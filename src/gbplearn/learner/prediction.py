@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.vector import Belief
 from ..engine.result import Result
 from ..layers.class_observation import ClassObservation
 from ..layers.gaussian_observation import GaussianObservation
@@ -40,12 +41,12 @@ class Predictor:
     """
 
     net: Sequential
-    posterior: Mapping[str, Gaussian]
+    posterior: Mapping[str, Belief]
     noise: Mapping[str, LearnNoise]
     inputs: Mapping[str, Any]
     dtype: Any
     parameters: str
-    options: Callable[[Batch, Mapping[str, Gaussian]], dict[str, Any]]
+    options: Callable[[Batch, Mapping[str, Belief]], dict[str, Any]]
     sizes: tuple[int, ...] = PREDICT_SIZES
 
     @property
@@ -58,7 +59,7 @@ class Predictor:
         batch: Batch,
         parameters: str | None = None,
         want: str | None = None,
-        beliefs: Mapping[str, Gaussian] | None = None,
+        beliefs: Mapping[str, Belief] | None = None,
     ) -> Gaussian:
         """The belief of a variable, a row an example.
 
@@ -110,7 +111,7 @@ class Predictor:
         return total - counted.reshape(batch.size, -1).sum(1)
 
     def _results(
-        self, batch: Batch, parameters: str | None, beliefs: Mapping[str, Gaussian] | None = None
+        self, batch: Batch, parameters: str | None, beliefs: Mapping[str, Belief] | None = None
     ) -> Iterator[tuple[Result, int]]:
         """Inference with the parameters given, portion by portion, and how many rows of each are no padding."""
         how = self.parameters if parameters is None else parameters

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from ..core.gaussian import Gaussian, Numbers
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..engine.result import Result
 from ..factors.operators import Shape
 from ..graph.evidence import as_numbers
@@ -18,7 +18,7 @@ from ..layers.layer import Parameter
 from .places import Place
 
 
-def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any] | None) -> dict[str, Gaussian]:
+def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any] | None) -> dict[str, Belief]:
     """The beliefs of parameters among those given, checked.
 
     A `Result` may also hold beliefs of other variables; other mappings may not.
@@ -41,7 +41,7 @@ def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any
 
 
 def first_values(
-    start: Mapping[str, Numbers], priors: Mapping[str, Gaussian], outputs: Mapping[str, Shape]
+    start: Mapping[str, Numbers], priors: Mapping[str, Belief], outputs: Mapping[str, Shape]
 ) -> dict[str, Array]:
     """The values given for parameters and activations, checked.
 
@@ -60,7 +60,7 @@ def first_values(
     return out
 
 
-def random_starts(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Gaussian], seed: int) -> dict[str, Array]:
+def random_starts(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Belief], seed: int) -> dict[str, Array]:
     """Where parameters that have a `start` are linearised first: at random, if nothing is known but their prior.
 
     Else at their means, given all the same: so that it is one program.

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.graph import FactorGraph
@@ -64,7 +65,7 @@ class Plan:
 
     places: list[Place]
     shapes: dict[str, Shape]
-    priors: dict[str, Gaussian]
+    priors: dict[str, Belief]
     given: frozenset[str]
     starts: dict[str, Array]
     activations: dict[str, Array]
@@ -163,7 +164,7 @@ def activation_prior(std: float, batch: Batch, axes: int) -> Gaussian:
     return Gaussian.from_moments(mean=np.zeros(weight.shape), std=std / np.sqrt(weight))
 
 
-def _of_layer(place: Place, priors: Mapping[str, Gaussian]) -> list[str]:
+def _of_layer(place: Place, priors: Mapping[str, Belief]) -> list[str]:
     return [n for n in priors if n.startswith(f"{place.name}/")]
 
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
-from ..core.vector import VectorGaussian
+from ..core.vector import Belief, VectorGaussian
 from ..engine.infer import infer
 from ..engine.program import kernels_of_now
 from ..engine.result import Result, Status
@@ -137,7 +137,7 @@ class Sequential:
                 inputs = place.variable
         return out
 
-    def priors(self, input_shape: Shape | None = None, *, seed: int = 0) -> dict[str, Gaussian]:
+    def priors(self, input_shape: Shape | None = None, *, seed: int = 0) -> dict[str, Belief]:
         """Prior of every parameter, its random means drawn with `seed`.
 
         Draws depend on the seed and on the place of a parameter in the network, not on what stands behind it.
@@ -168,7 +168,9 @@ class Sequential:
 
         - `values`: parameters by name: numbers, or beliefs, of which the means are taken.
         """
-        numbers = {n: v.mean if isinstance(v, (Gaussian, VectorGaussian)) else jnp.asarray(v) for n, v in values.items()}
+        numbers = {
+            n: v.mean if isinstance(v, (Gaussian, VectorGaussian)) else jnp.asarray(v) for n, v in values.items()
+        }
         return self._forward(jnp.asarray(x, jnp.result_type(float)), numbers)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -222,7 +224,7 @@ class Sequential:
         y: Numbers | None = None,
         *,
         parameters: str = "learnt",
-        beliefs: Mapping[str, Gaussian] | None = None,
+        beliefs: Mapping[str, Belief] | None = None,
         start: Mapping[str, Numbers] | None = None,
         noise: Mapping[str, float | LearnNoise] | None = None,
         inputs: Mapping[str, Any] | None = None,
@@ -259,7 +261,7 @@ class Sequential:
         self,
         batch: Batch,
         parameters: str,
-        beliefs: Mapping[str, Gaussian] | None,
+        beliefs: Mapping[str, Belief] | None,
         start: Mapping[str, Numbers] | None,
         noise: Mapping[str, float | LearnNoise] | None,
         inputs: Mapping[str, Any] | None,
@@ -309,7 +311,7 @@ class Sequential:
         batch: Batch,
         *,
         parameters: str = "learnt",
-        beliefs: Mapping[str, Gaussian] | None = None,
+        beliefs: Mapping[str, Belief] | None = None,
         noise: Mapping[str, float | LearnNoise] | None = None,
         inputs: Mapping[str, Any] | None = None,
         graph_seed: int = 0,
@@ -350,7 +352,7 @@ class Sequential:
             out[name] = dataclasses.replace(layer, sigma=value if isinstance(value, LearnNoise) else float(value))
         return out
 
-    def start_noise(self, beliefs: Mapping[str, Gaussian] | None) -> dict[str, LearnNoise]:
+    def start_noise(self, beliefs: Mapping[str, Belief] | None) -> dict[str, LearnNoise]:
         """How the observations that learn their noise do so, from where an earlier result left it."""
         known = beliefs.noise if isinstance(beliefs, Result) else {}
         layers = {s.name: s.layer for s in self.places if isinstance(s.layer, GaussianObservation)}
@@ -362,7 +364,7 @@ class Sequential:
         x: Numbers | Batch,
         y: Numbers | None = None,
         *,
-        beliefs: Mapping[str, Gaussian] | None = None,
+        beliefs: Mapping[str, Belief] | None = None,
         noise: Mapping[str, LearnNoise] | None = None,
         inputs: Mapping[str, Any] | None = None,
         carried: Mapping[str, Any] | None = None,
@@ -434,7 +436,7 @@ class Sequential:
     def predict(
         self,
         x: Numbers | Batch,
-        beliefs: Mapping[str, Gaussian],
+        beliefs: Mapping[str, Belief],
         *,
         parameters: str = "fixed",
         want: str | None = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.gaussian import Gaussian
+from ..core.vector import VectorGaussian
 from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.graph import FactorGraph
@@ -91,8 +92,12 @@ def _with_factors(
     return drawing
 
 
-def prior_in_words(prior: Gaussian) -> str:
+def prior_in_words(prior: Gaussian | VectorGaussian) -> str:
     """The range of its standard deviations, in a few words."""
+    if isinstance(prior, VectorGaussian):
+        lam = 1 / np.asarray(prior.variance)
+        low, high = (f"{1 / math.sqrt(x):.3g}" for x in (lam.max(), lam.min()))
+        return f"prior ± {low}" if low == high else f"prior ± {low} to {high}"
     lam = np.asarray(prior.lam)
     if not (lam != 0).any():
         return "no prior"
@@ -105,6 +110,8 @@ def prior_in_words(prior: Gaussian) -> str:
 
 
 def shape_in_words(variable: Variable) -> str:
-    """Such as `4 × 3`, or `4 blocks of 3`."""
+    """Such as `4 × 3`, `4 blocks of 3`, or `4 vectors of 30`."""
+    if variable.vector:
+        return f"{variable.shape[0]} vector{'s' * (variable.shape[0] != 1)} of {variable.shape[-1]}"
     units = " × ".join(map(str, variable.unit_shape))
     return f"{units} block{'s' * (variable.unit_shape != (1,))} of {variable.dim}" if variable.block else units

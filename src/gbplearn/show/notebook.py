@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 from ..engine.result import Result
 from ..graph.graph import FactorGraph
 from ..learner.learner import Learner
@@ -70,7 +70,7 @@ def _drawn(drawing: Drawing) -> str:
     return _rows(("", "name", ""), rows)
 
 
-def _beliefs(what: str, beliefs: Mapping[str, Gaussian]) -> str:
+def _beliefs(what: str, beliefs: Mapping[str, Belief]) -> str:
     rows = []
     for name, belief in beliefs.items():
         mean, std = np.asarray(belief.mean), np.asarray(belief.std)

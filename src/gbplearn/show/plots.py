@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.gaussian import Gaussian
+from ..core.vector import Belief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,7 @@ def _largest(lines: list[tuple[str, np.ndarray]], together: Callable[..., Any]) 
     return [*kept, (f"{len(rest)} others", together([values for _, values in rest], axis=0))]
 
 
-def plot_beliefs(beliefs: Mapping[str, Gaussian]) -> Figure:
+def plot_beliefs(beliefs: Mapping[str, Belief]) -> Figure:
     """Mean and standard deviation of each: two-dimensional filters as images, the rest in order."""
     if not beliefs:
         raise ValueError("there are no parameters to plot")

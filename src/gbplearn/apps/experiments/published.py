@@ -26,6 +26,7 @@ from matplotlib.ticker import MultipleLocator
 
 from ...core.gaussian import Gaussian
 from ...core.progress import progress
+from ...core.vector import Belief
 from ...engine.infer import infer
 from ...engine.linearisation import AfterVisit
 from ...engine.schedules import Order
@@ -116,7 +117,7 @@ class Published(Experiment):
                 net, images.train_x[rows], images.train_y[rows], known, random, seed, first=start == 0
             )
 
-            def read(x: np.ndarray, known: Mapping[str, Gaussian] = known) -> np.ndarray:
+            def read(x: np.ndarray, known: Mapping[str, Belief] = known) -> np.ndarray:
                 return np.asarray(net.predict(x, known, iterations=SWEEPS, tolerance=0.0, guard=False).mean)
 
             points.append((start + len(rows), scores.accuracy(in_portions(read, images.test_x), images.test_y)))
@@ -127,11 +128,11 @@ class Published(Experiment):
         net: Sequential,
         x: np.ndarray,
         y: np.ndarray,
-        known: Mapping[str, Gaussian],
+        known: Mapping[str, Belief],
         random: Mapping[str, np.ndarray],
         seed: int,
         first: bool,
-    ) -> dict[str, Gaussian]:
+    ) -> dict[str, Belief]:
         """One batch; the first begins with random means of the dense weights, which are then taken back."""
         inputs = {"factors": tie_biases} if self.tied_bias else {}
         conv, pool, dense, head = (place.name for place in net.places)
