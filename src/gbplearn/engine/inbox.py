@@ -33,7 +33,7 @@ class EdgeSet(NamedTuple):
 class Inbox(NamedTuple):
     """What others say of the variables of a group. Not yet multiplied: kernels do that on their way."""
 
-    parts: dict[str, list[Gaussian]]  # of each variable its prior, and the message product of each other edge set
+    parts: dict[str, list[Any]]  # of each variable its prior, and the message product of each other edge set
     uniform: dict[str, Belief]  # priors that are one for all units, as that one
     # Where the other parts lie in a state, if they do: visits that one call makes together read them there.
     senders: dict[str, list[EdgeSet | None]] | None = None
@@ -46,7 +46,7 @@ class Inbox(NamedTuple):
         """Of each variable the product of its prior and the messages of all other groups."""
         return {name: product(parts) for name, parts in self.parts.items()}
 
-    def prior(self, name: str) -> Gaussian:
+    def prior(self, name: str) -> Belief:
         """The prior of a variable."""
         return self.parts[name][0]
 

@@ -110,7 +110,7 @@ class FoundBeliefs(Mapping[str, Belief]):
         self._cut: dict[str, Belief] = {}  # of variables that grow, the rows in use
         self._found: dict[str, Belief] = {} if known is None else {n: self._centred(n, g) for n, g in known.items()}
 
-    def __getitem__(self, name: str) -> Gaussian:
+    def __getitem__(self, name: str) -> Belief:
         keep = self._names[name]
         if keep not in self._found:
             self._find(keep)
@@ -123,7 +123,7 @@ class FoundBeliefs(Mapping[str, Belief]):
             self._find(keep)
         return jnp.asarray(self._found[keep].mean)
 
-    def _shown(self, keep: str) -> Gaussian:
+    def _shown(self, keep: str) -> Belief:
         """A belief without the rows that are not in use: NumPy's, since JAX would compile for each new length."""
         used, belief = self._problem.used, self._found[keep]
         if keep not in used:
@@ -188,7 +188,7 @@ class Result(Mapping[str, Belief]):
     origin: FactorGraph | Callable[[], FactorGraph] | None = dataclasses.field(repr=False)  # the graph, or makes it
     counts: Array | None = dataclasses.field(repr=False, default=None)  # of the measurements of each group
 
-    def __getitem__(self, name: str) -> Gaussian:
+    def __getitem__(self, name: str) -> Belief:
         if name not in self.beliefs:
             raise KeyError(f"there is no variable '{name}' (there are: {', '.join(self.beliefs)})")
         return self.beliefs[name]

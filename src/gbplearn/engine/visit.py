@@ -121,7 +121,7 @@ _ROWS_EVERY = 10
 
 
 def _projection(prior: VectorGaussian, rows: Array, before: RowMessages, visits: Array, diagnosed: bool) -> Projection:
-    """The rows along which a vector variable is seen at this visit, with the prior along them.
+    """The rows through which factors take a vector variable at this visit, with the prior along them.
 
     Those of a visit that is diagnosed are the rows of now, so that at rest nothing is old. In between they may be those
     of an earlier visit: the direction of a Jacobian is then a few visits old, its value and slope are not.

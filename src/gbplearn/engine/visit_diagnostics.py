@@ -126,8 +126,8 @@ def diagnose_visit(
     )
     vectors = {n: VectorStep.of(old[n], full[n]) for n in group.variables if isinstance(old[n], VectorBelief)}
     changes = [v.change() for v in vectors.values()]
-    plain = [n for n in group.variables if n not in vectors]
-    changes += [known[n] if n in known else change(old[n], near[n], full[n], new[n]) for n in plain]
+    others = [n for n in group.variables if n not in vectors]
+    changes += [known[n] if n in known else change(old[n], near[n], full[n], new[n]) for n in others]
     learnt, settling = [n for n in group.variables if n in local.parameters], None
     if learnt:
         steps = {n: vectors[n].squares if n in vectors else old[n].quadratic(new[n] - near[n]) for n in learnt}

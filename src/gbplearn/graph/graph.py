@@ -245,8 +245,8 @@ class FactorGraph:
             other = next(iter(self._touching(view.variable.name)), None) if view.variable.vector else None
             if other is not None:
                 raise ValueError(
-                    f"factor '{factor.name}': '{view.variable.name}' is a vector variable, seen by '{other.name}': "
-                    "one group of factors can see it"
+                    f"factor '{factor.name}': '{view.variable.name}' is a vector variable of '{other.name}': "
+                    "only one group of factors can have it"
                 )
         name, number = factor.name, 0
         while name in self._factors:
@@ -727,7 +727,7 @@ class FactorGraph:
 _energies = lean_jit(lambda problem, values: problem.energies(values))
 
 
-def all_proper(prior: Gaussian) -> bool:
+def all_proper(prior: Belief) -> bool:
     """Whether every unit of it can be normalised."""
     return prior.all_proper()
 

@@ -20,7 +20,7 @@ class Posterior(Mapping[str, Belief]):
     def __init__(self, beliefs: Mapping[str, Belief]):
         self._beliefs = dict(beliefs)
 
-    def __getitem__(self, name: str) -> Gaussian:
+    def __getitem__(self, name: str) -> Belief:
         """Of one parameter."""
         return self._beliefs[name]
 
