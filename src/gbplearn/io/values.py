@@ -98,6 +98,10 @@ def to_json(value: Any, what: str) -> Any:
     raise ValueError(f"{what} cannot be saved: it is {own} that only your program knows")
 
 
+# Fields that older files do not have, with what they had been.
+_LATER = {"posterior": "diagonal"}
+
+
 def from_json(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: bool = False) -> Any:
     """The value again.
 
@@ -121,6 +125,8 @@ def from_json(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: b
     if name not in known:
         raise ValueError(f"{what}: unknown type {name!r} (known: {', '.join(known) or 'none'})")
     expected = {f.name: f for f in dataclasses.fields(known[name])}
+    if isinstance(fields, dict):
+        fields = {n: value for n, value in _LATER.items() if n in expected} | fields
     if not isinstance(fields, dict) or fields.keys() != expected.keys():
         raise ValueError(f"{what}: {name} has the fields {', '.join(sorted(expected))}")
     for f, v in fields.items():
