@@ -203,6 +203,15 @@ def test_a_factor_of_the_users_over_two_vectors():
     np.testing.assert_allclose(result.log_evidence, expected, atol=2e-3)
 
 
+def test_pictures_and_pages_know_vectors():
+    x, y = regression()
+    learnt = learner("shared")
+    learnt.update(x, y)
+    assert "2 vectors of 7" in str(learnt.net.graph(x, y).draw()._repr_svg_())
+    assert "dense/parameters" in learnt._repr_html_()
+    assert len(learnt.posterior.plot().axes) == 2
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="posterior must be one of"):
         gbp.Dense(3, posterior="full")
@@ -218,5 +227,9 @@ def test_refusals():
         graph.tie("w", "w")
     with pytest.raises(ValueError, match="no block, no capacity"):
         graph.variable("v", (2, 4), prior=prior, block=True)
+    with pytest.raises(ValueError, match="solve: 'w' is a vector variable"):
+        gbp.solve(gbp.compile(graph), graph.data())
+    with pytest.raises(ValueError, match="which gbp.OnMovement does not take"):
+        gbp.infer(graph, relinearise=gbp.OnMovement(0.1))
     with pytest.raises(IndexError, match="one vector variable"):
         w[:, 1:]

@@ -73,6 +73,9 @@ def make_options(
         ways = "a number of visits >= 1, gbp.OnMovement(...) or gbp.AfterVisit()"
         raise ValueError(f"relinearise must be {ways}, got {relinearise!r}")
     check_schedule(schedule)
+    vectors = [s.variable for g in problem.groups for s in g.slots if s.table is not None]
+    if vectors and isinstance(relinearise, OnMovement):
+        raise ValueError(f"relinearise: '{vectors[0]}' is a vector variable, which gbp.OnMovement does not take")
     damp = per_slot("damping", damping, problem.groups, graph.kinds)
     drop = per_slot("dropout", dropout, problem.groups, graph.kinds)
     damped, dropping = (any(d > 0 for row in rows for d in row) for rows in (damp, drop))

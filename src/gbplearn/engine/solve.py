@@ -36,7 +36,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..core import linalg
 from ..core.gaussian import Gaussian
-from ..core.vector import Belief
+from ..core.vector import Belief, VectorGaussian
 from ..graph.data import Data
 from ..graph.problem import Problem
 from ..kernels.registry import without_kernels
@@ -161,6 +161,9 @@ def solve(
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance!r}")
     bare = program.structure.problem
+    vectors = [name for name, p in bare.prior.items() if isinstance(p, VectorGaussian)]
+    if vectors:
+        raise ValueError(f"solve: '{vectors[0]}' is a vector variable: use gbp.infer")
     schedule = schedule or program.schedule or Sweep()
     if isinstance(schedule, Schedule) and (isinstance(schedule, TreeOrder) or not isinstance(schedule, FixedOrder)):
         how = "sweeps over a tree" if isinstance(schedule, TreeOrder) else "picks its groups while it runs"

@@ -55,7 +55,7 @@ def draw_network(
     boxes = []
     for name, variable in variables.items():
         std = priors.get(name, outputs.get(name))
-        state = "observed" if name in observed else "no prior" if std is None else f"prior ± {std:.3g}"
+        state = "observed" if name in observed else "no prior" if std is None else _spread(std)
         style = ("parameter" if name in priors else "activation", *(("observed",) if name in observed else ()))
         boxes.append(Box(name, (shape_in_words(variable), state), style))
     order = {name: i for i, name in enumerate(variables)}
@@ -92,12 +92,16 @@ def _with_factors(
     return drawing
 
 
+def _spread(std: Any) -> str:
+    """Standard deviations of a prior, one or several."""
+    low, high = (f"{x:.3g}" for x in (np.min(std), np.max(std)))
+    return f"prior ± {low}" if low == high else f"prior ± {low} to {high}"
+
+
 def prior_in_words(prior: Gaussian | VectorGaussian) -> str:
     """The range of its standard deviations, in a few words."""
     if isinstance(prior, VectorGaussian):
-        lam = 1 / np.asarray(prior.variance)
-        low, high = (f"{1 / math.sqrt(x):.3g}" for x in (lam.max(), lam.min()))
-        return f"prior ± {low}" if low == high else f"prior ± {low} to {high}"
+        return _spread(np.asarray(prior.std))
     lam = np.asarray(prior.lam)
     if not (lam != 0).any():
         return "no prior"
