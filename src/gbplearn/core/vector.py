@@ -30,6 +30,7 @@ from jaxtyping import Float
 from . import linalg
 from .family import Values
 from .gaussian import Gaussian
+from .sensitivity import RowSensitivity, Sensitivity, as_outputs
 
 # From so many numbers on, rows are weighted unit by unit: all at once would not fit the caches.
 _LARGE = 1_000_000
@@ -220,10 +221,7 @@ class VectorGaussian(eqx.Module):
             root = np.sqrt(c)
             b = np.eye(n) + root[:, :, None] * k * root[:, None, :]
             inverse = np.linalg.inv(b)
-            t = root[:, :, None] * inverse * root[:, None, :]
-            t = t.mean(0, keepdims=True) if shared else t
-            share = _root_of_less(t, k[: len(t)]).astype(wide.dtype) @ np.swapaxes(z, -1, -2)
-            new = jax.device_put(wide - (wide @ z) @ share)
+            new, _ = _less(wide, z, root[:, :, None] * inverse * root[:, None, :])
             kept = np.trace(inverse, axis1=-2, axis2=-1) - n
             steps = np.asarray(messages.eta, float).T - c * (np.asarray(messages.mean, float) @ rows.T.astype(float))
             energy = 0.5 * np.einsum("un,unm,um->", steps, k, steps)
@@ -241,6 +239,57 @@ class VectorGaussian(eqx.Module):
             energy = 0.5 * float((far**2).sum())
         gained = float(np.sum(0.5 * (kept + np.linalg.slogdet(b)[1])) + energy)
         return VectorGaussian(jnp.asarray(messages.mean, self.dtype), new, gained)
+
+    # A joint update of all outputs of a batch: `engine/chain.py`.
+
+    def output_covariance(self, of: Sensitivity) -> tuple[Float[Array, "n n"], Float[Array, "k p n"]]:
+        """`sum_u J_u S_u J_u'` of the outputs, and `L' J'` of the rows (or, of filters, of each unit), to be kept."""
+        root = jnp.asarray(self.root)
+        if isinstance(of, RowSensitivity):
+            z, k = _projected(root, of.rows)
+            return as_outputs(k, of.slopes), z
+        z = jnp.matmul(of.by_unit(), root)  # (u, n, p)
+        return jnp.sum(jnp.matmul(z, jnp.swapaxes(z, -1, -2)), 0), jnp.swapaxes(z, -1, -2)
+
+    def output_variance(self, of: Sensitivity) -> Float[Array, "b c"]:
+        """The diagonal of that."""
+        if isinstance(of, RowSensitivity):
+            return jnp.einsum("bcu,bu->bc", of.slopes**2, self.variance_along(of.rows))
+        z = jnp.matmul(of.by_unit(), jnp.asarray(self.root))
+        return jnp.sum(z * z, (0, 2)).reshape(of.each.shape[:2])
+
+    def moved(self, of: Sensitivity, kept: Float[Array, "k p n"], alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
+        """The mean that `alpha` leads to: `m + S J' alpha`."""
+        root = jnp.asarray(self.root)
+        if isinstance(of, RowSensitivity):
+            pull = _columns_times(kept, of.on_rows(alpha).T)  # (k, p, u | 1)
+        else:
+            pull = jnp.matmul(kept, alpha.reshape(-1))[..., None]
+        if root.shape[0] < pull.shape[0]:
+            return self.mean + pull[..., 0] @ root[0].T
+        return self.mean + jnp.swapaxes(jnp.matmul(root, pull), -1, -2).reshape(self.shape)
+
+    def taken(self, of: Sensitivity, kept: Float[Array, "k p n"], gain: Float[Array, "n n"]) -> Array:
+        """What a joint update takes of the covariance: on the rows, or `L' J' M J L` of each unit."""
+        if isinstance(of, RowSensitivity):
+            return of.shares(gain)
+        return jnp.matmul(jnp.matmul(kept, gain), jnp.swapaxes(kept, -1, -2))
+
+    def absorb(self, of: Sensitivity, kept: Array, taken: Array, mean: Array, alpha: Array) -> VectorGaussian:
+        """The belief after a joint update, outside of compiled code. Where a covariance is shared it is the mean."""
+        wide = np.asarray(self.root)
+        if isinstance(of, RowSensitivity):
+            new, left = _less(wide, np.asarray(kept), np.asarray(taken, float))
+            pull = np.matmul(np.asarray(kept), np.asarray(of.on_rows(alpha)).T[..., None])
+        else:
+            rest = np.eye(wide.shape[-1]) - np.asarray(taken, float)
+            rest = rest.mean(0, keepdims=True) if self.shared else rest
+            root, left = _root_of_definite(rest)
+            new = jnp.asarray(wide @ root, self.dtype)
+            pull = np.matmul(np.asarray(kept), np.asarray(alpha).reshape(-1))
+        # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
+        spread = 0.5 * float(np.sum(left - 1 - np.log(left))) * (self.shape[0] / len(wide))
+        return VectorGaussian(mean, new, spread + 0.5 * float(np.sum(pull.astype(float) ** 2)))
 
     def precision(self) -> np.ndarray:
         """`S^-1`, of each unit or one for all."""
@@ -351,15 +400,34 @@ def _projected(root: Array, rows: Array) -> tuple[Array, Array]:
     return z, jnp.matmul(jnp.swapaxes(z, -1, -2), z)
 
 
-def _root_of_less(m: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """`T` with `(I - Z T Z')² = I - Z M Z'` where `K = Z' Z`: `R f(R' K R) R'` with `M = R R'`."""
+def _less(wide: np.ndarray, z: np.ndarray, t: np.ndarray) -> tuple[Array, np.ndarray]:
+    """The root of `L (I - Z T Z') L'` with `Z = L' X'`, and the eigenvalues of `I - Z T Z'` that are not 1.
+
+    It is the mean over `T` where `L` is one for all.
+    """
+    t = t.mean(0, keepdims=True) if len(wide) == 1 else t
+    k = np.asarray(np.swapaxes(z, -1, -2) @ z, float)
+    middle, left = _root_of_less(t, k)
+    share = middle.astype(wide.dtype) @ np.swapaxes(z, -1, -2)
+    return jax.device_put(wide - (wide @ z) @ share), left
+
+
+def _root_of_definite(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A root of matrices whose eigenvalues lie in (0, 1], but for rounding; and these."""
+    values, vectors = np.linalg.eigh(0.5 * (m + np.swapaxes(m, -1, -2)))
+    values = np.clip(values, 1e-12, 1)
+    return vectors * np.sqrt(values)[:, None, :], values
+
+
+def _root_of_less(m: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`T` with `(I - Z T Z')² = I - Z M Z'` where `K = Z' Z`: `R f(R' K R) R'` with `M = R R'`; and what is left."""
     values, vectors = np.linalg.eigh(0.5 * (m + np.swapaxes(m, -1, -2)))
     r = vectors * np.sqrt(np.maximum(values, 0))[:, None, :]
     inner = np.swapaxes(r, -1, -2) @ k @ r
     share, turn = np.linalg.eigh(0.5 * (inner + np.swapaxes(inner, -1, -2)))
     share = np.clip(share, 0, 1 - 1e-12)
     middle = (turn / (1 + np.sqrt(1 - share))[:, None, :]) @ np.swapaxes(turn, -1, -2)
-    return r @ middle @ np.swapaxes(r, -1, -2)
+    return r @ middle @ np.swapaxes(r, -1, -2), 1 - share
 
 
 def _rows_times(k: Array, a: Array) -> Array:

@@ -30,7 +30,7 @@ from ..engine.guard.guard import Guard
 from ..engine.schedules import Schedule
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
-from ..learner.learner import MOST_CAUTION, Learner, LearnerState
+from ..learner.learner import ACTIVATIONS, MOST_CAUTION, Learner, LearnerState
 from ..learner.unusual import CHOICES
 from ..network.memory import available_memory
 from ..network.sequential import Sequential
@@ -44,7 +44,7 @@ _PARTS = {Gaussian: ("eta", "lam"), VectorGaussian: ("mean", "root")}  # tensors
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
-SETTINGS = (*_OPTIONS, *_FILTERING, "input_sigma", "parameters", "unusual", "dtype", "seed")
+SETTINGS = (*_OPTIONS, *_FILTERING, "activations", "input_sigma", "parameters", "unusual", "dtype", "seed")
 _LONGEST = 40  # characters of a note that are shown: a learning curve may be in it
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
@@ -191,6 +191,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     settings = {
         **learner.options,
         **dataclasses.asdict(learner.filtering),
+        "activations": learner.activations,
         "input_sigma": learner.input_sigma,
         "parameters": learner.parameters,
         "unusual": learner.unusual,
@@ -300,7 +301,11 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
 
 def _settings(data: Any) -> dict[str, Any]:
     """The settings of a learner; what its constructor does not check is checked here."""
-    data = {"unusual": CHOICES[0], **as_dict(data, "settings")}  # which older files do not have
+    data = {
+        "unusual": CHOICES[0],
+        "activations": ACTIVATIONS[0],
+        **as_dict(data, "settings"),
+    }  # which older files do not have
     check_names(data, SETTINGS, "settings")
     out = {name: from_json(value, name, VALUES) for name, value in data.items()}
     for name in ("damping", "dropout"):

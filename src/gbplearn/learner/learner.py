@@ -35,6 +35,7 @@ from ..network.batch import PREDICT_SIZES, Batch, padded_size
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
 from ..network.sequential import Sequential
+from ..network.vector_activations import ChainResult, VectorActivations
 from ..network.warm_start import check_warm_layers
 from .batch_evidence import log_evidence_of_batch
 from .filtering import Beliefs, Filtering
@@ -47,6 +48,8 @@ from .stream import batch_arguments
 from .uncertainty import Uncertainty
 from .unusual import CHOICES, statistics_of
 
+# How the activations of an example are kept: a variable each, or one a layer.
+ACTIVATIONS = ("scalar", "vector")
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
 # After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
@@ -104,6 +107,11 @@ class Learner:
         deviations.
     - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
         follows from the size of the batch and from the examples learnt from before (`gbp.damping_for`).
+    - `activations`: "scalar", a variable for each activation, as in the paper; or "vector", all activations of an
+        example and layer as one: then a batch is learnt from jointly, exact for the linearised layers, without loops
+        among units. For feed-forward networks whose head is a `gbp.CategoricalObservation`, or a
+        `gbp.GaussianObservation` of given noise; `tolerance` and `iterations` are then those between targets and
+        outputs, and options of messages among scalars (`damping`, `dropout`, `schedule`, `messages`) have no meaning.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
@@ -133,6 +141,7 @@ class Learner:
         schedule: Schedule | None = None,
         messages: str = "auto",
         guard: bool | Guard = True,
+        activations: str = "scalar",
         input_sigma: float | None = None,
         input_prior: Gaussian | None = None,
         alpha: float = 0.0,
@@ -170,6 +179,16 @@ class Learner:
         self.parameters, self.factors, self.seed, self.unusual = parameters, factors, seed, unusual
         self.dtype = FactorGraph(dtype=dtype).dtype
         self.input_sigma = input_sigma
+        if activations not in ACTIVATIONS:
+            raise ValueError(f"activations must be one of {', '.join(map(repr, ACTIVATIONS))}, got {activations!r}")
+        self.activations = activations
+        if activations == "vector":
+            given = {"factors": factors, "input_sigma": input_sigma, "schedule": schedule, "damping": damping}
+            odd = [name for name, value in given.items() if value is not None]
+            odd += ["dropout"] if dropout != 0.0 else []
+            if odd:
+                raise ValueError(f"vector activations take no {odd[0]}")
+        self._chain = self._make_chain()
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
         if record is None or isinstance(record, np.bool_):
             record = bool(record)
@@ -211,6 +230,9 @@ class Learner:
             self.batches, self.examples = state.batches, state.examples
             self.failures, self.caution, self.note = state.failures, state.caution, dict(state.note)
 
+    def _make_chain(self) -> VectorActivations | None:
+        return None if self.activations == "scalar" else VectorActivations(self.net, self.input_shape, self.dtype)
+
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # held by whoever changes the learner
         self._swap = threading.Lock()  # held while the state is read or replaced as a whole
@@ -218,13 +240,15 @@ class Learner:
     def __getstate__(self) -> dict[str, Any]:
         """For a copy or a pickle, which has its own locks and its own history."""
         with self._swap:
-            held = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_swap")}
+            held = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_swap", "_chain")}
             return {**held, "_sizes": list(self._sizes), "_history": self._history.copy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._make_locks()
         # Older pickles have none of these.
-        self.__dict__.update({"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES} | state)
+        new = {"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES, "activations": "scalar"}
+        self.__dict__.update(new | state)
+        self._chain = self._make_chain()
 
     @property
     def posterior(self) -> Posterior:
@@ -308,6 +332,8 @@ class Learner:
         )
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
+        if self._chain is not None:
+            self._chain.check_update(batch, wanted, carry, carried)
         statistics = statistics_of(self.net, batch, self._history.statistics, self.factors is not None)
         unusual = self._history.statistics.unusual(statistics)
         if unusual and self.unusual == "refuse":
@@ -343,7 +369,9 @@ class Learner:
             self._history.put(entry)
         return report
 
-    def _log_evidence(self, result: Result, batch: Batch, before: Mapping[str, Belief]) -> float:
+    def _log_evidence(self, result: Result | ChainResult, batch: Batch, before: Mapping[str, Belief]) -> float:
+        if isinstance(result, ChainResult):
+            return result.log_evidence
         return log_evidence_of_batch(self.predictor(), result, batch, before, self.seed + self.batches)
 
     def infer_batch(
@@ -352,7 +380,7 @@ class Learner:
         before: Beliefs,
         noise: Mapping[str, LearnNoise],
         initial: Mapping[str, Any] | None = None,
-    ) -> tuple[Result, Batch]:
+    ) -> tuple[Result | ChainResult, Batch]:
         """Infer the parameters from a batch, given their beliefs before it; the posterior does not change.
 
         The batch is padded to a size that has been compiled, and refused (`MemoryError`) if it needs more memory than
@@ -366,6 +394,11 @@ class Learner:
         **Returns:** the result, and the batch with its padding.
         """
         net = self.net
+        if self._chain is not None:
+            padded = batch.padded(padded_size(batch.size, self._sizes))
+            self.expect_size(padded.size)
+            tolerance = SETTLED if self.options["tolerance"] is None else self.options["tolerance"]
+            return self._chain.learn(padded, before, self.options["iterations"], tolerance), padded
         # The user's factors know the batch by its size, so that it cannot be padded.
         size = batch.size if self.factors is not None else padded_size(batch.size, self._sizes)
         inputs_fixed = batch.x_observed is None and self.input_sigma is None and not net.observes_input
@@ -569,6 +602,7 @@ class Learner:
             now.parameters,
             now.infer_options,
             now.predict_sizes,
+            now._chain,
         )
 
     def predict(

@@ -19,6 +19,7 @@ from ..layers.layer import Observation, Transform
 from ..network.batch import PREDICT_SIZES, Batch, portions
 from ..network.class_probabilities import expected_entropy, probabilities
 from ..network.sequential import Sequential
+from ..network.vector_activations import VectorActivations
 from .uncertainty import Uncertainty
 
 # Iterations that predict with a feed-forward network.
@@ -38,6 +39,7 @@ class Predictor:
     - `parameters`: "fixed" at their means or "random", unless a call has its own choice.
     - `options`: of `gbp.infer` for a batch, given the prior of its parameters.
     - `sizes`: examples that are predicted at a time, see `network.batch.portions`.
+    - `chain`: predicts instead, where the activations of an example are one variable a layer.
     """
 
     net: Sequential
@@ -48,6 +50,7 @@ class Predictor:
     parameters: str
     options: Callable[[Batch, Mapping[str, Belief]], dict[str, Any]]
     sizes: tuple[int, ...] = PREDICT_SIZES
+    chain: VectorActivations | None = None
 
     @property
     def _coupled(self) -> bool:
@@ -70,9 +73,27 @@ class Predictor:
         - `beliefs`: of the parameters; by default the posterior.
         """
         name = self.net.output if want is None else want
-        found = [result[name][:count] for result, count in self._results(batch, parameters, beliefs)]
+        if self.chain is not None:
+            found = list(self._by_chain(batch, name, parameters, beliefs))
+        else:
+            found = [result[name][:count] for result, count in self._results(batch, parameters, beliefs)]
         eta, lam = (np.concatenate([np.asarray(getattr(b, part)) for b in found]) for part in ("eta", "lam"))
         return Gaussian(jnp.asarray(eta), jnp.asarray(lam))
+
+    def _by_chain(
+        self, batch: Batch, name: str, parameters: str | None, beliefs: Mapping[str, Belief] | None
+    ) -> Iterator[Gaussian]:
+        assert self.chain is not None
+        how, posterior = self._how(parameters), self.posterior if beliefs is None else beliefs
+        self.chain.check_prediction(batch, name)
+        for portion, count in portions(batch, self.sizes):
+            yield self.chain.predict(portion, posterior, how)[:count]
+
+    def _how(self, parameters: str | None) -> str:
+        how = self.parameters if parameters is None else parameters
+        if how not in ("fixed", "random"):
+            raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {how!r}")
+        return how
 
     def log_evidence(self, batch: Batch, parameters: str | None = None) -> np.ndarray:
         """`log p(observed)` of each example; of targets given inputs, unless a generative layer explains the inputs.
@@ -83,6 +104,8 @@ class Predictor:
         """
         if self._coupled:
             raise ValueError("log_evidence: factors of your own may join the examples")
+        if self.chain is not None:
+            return self.chain.log_evidence(batch, self.belief(batch, parameters))
         if not explains_input(self.net):
             if batch.y is None:
                 raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")
@@ -114,10 +137,8 @@ class Predictor:
         self, batch: Batch, parameters: str | None, beliefs: Mapping[str, Belief] | None = None
     ) -> Iterator[tuple[Result, int]]:
         """Inference with the parameters given, portion by portion, and how many rows of each are no padding."""
-        how = self.parameters if parameters is None else parameters
+        how = self._how(parameters)
         posterior = self.posterior if beliefs is None else beliefs
-        if how not in ("fixed", "random"):
-            raise ValueError(f"parameters must be 'fixed' or 'random' at prediction, got {how!r}")
         net = self.net
         # The user's factors know the batch by its size, so that it cannot be divided.
         for portion, count in [(batch, batch.size)] if self._coupled else portions(batch, self.sizes):

@@ -10,6 +10,7 @@ import numpy as np
 from ..core.gaussian import Gaussian
 from ..engine.guard.events import GuardEvent
 from ..engine.result import Result, Status, Trace
+from ..network.vector_activations import ChainResult
 from ..network.warm_start import LayerMessages, layer_messages
 from .unusual import Unusual
 
@@ -42,7 +43,7 @@ class Report:
 
 
 def report_of(
-    result: Result,
+    result: Result | ChainResult,
     examples: int,
     accepted: bool,
     belief: Gaussian | None,
@@ -77,7 +78,7 @@ def report_of(
         trace,
         belief,
         batch,
-        layer_messages(result, carry) if carry and accepted else None,
+        layer_messages(result, carry) if carry and accepted and isinstance(result, Result) else None,
         log_evidence,
         each,
         strained,

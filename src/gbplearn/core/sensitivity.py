@@ -1,0 +1,73 @@
+"""How the outputs of examples move with vector variables: what a joint update of a batch sees of its parameters.
+
+With outputs `z_bc` of examples `b` and vectors `w_u`, each of `p` numbers,
+
+    d z_bc = sum_u j_bcu . d w_u
+
+Where a unit takes part once an example (dense layers), `j_bcu = slope_bcu x_b` with one row `x_b` for all outputs and
+units; else (filters) the `j` are kept one by one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+
+class RowSensitivity(NamedTuple):
+    """`slope_bcu x_b`."""
+
+    rows: Float[Array, "b p"]
+    slopes: Float[Array, "b c u"]
+
+    def times(self, moves: Float[Array, "u p"]) -> Float[Array, "b c"]:
+        """How far the outputs move."""
+        return jnp.einsum("bcu,bu->bc", self.slopes, self.rows @ moves.T)
+
+    def back(self, alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
+        """`sum_bc alpha_bc j_bcu`."""
+        return self.on_rows(alpha).T @ self.rows
+
+    def on_rows(self, alpha: Float[Array, "b c"]) -> Float[Array, "b u"]:
+        """Of each row and unit what `alpha` comes to."""
+        return jnp.einsum("bcu,bc->bu", self.slopes, alpha)
+
+    def shares(self, gain: Float[Array, "n n"]) -> Float[Array, "u b b"]:
+        """`sum_cd slope_bcu M_bc,ed slope_edu`: what a matrix over all outputs comes to on the rows, for each unit."""
+        b, c, u = self.slopes.shape
+        scaled = jnp.einsum("xed,edu->xeu", gain.reshape(b * c, b, c), self.slopes).reshape(b, c, b, u)
+        return jnp.einsum("bcu,bceu->ube", self.slopes, scaled)
+
+
+class FullSensitivity(NamedTuple):
+    """`j_bcu`, one by one."""
+
+    each: Float[Array, "b c u p"]
+
+    def times(self, moves: Float[Array, "u p"]) -> Float[Array, "b c"]:
+        """How far the outputs move."""
+        return jnp.einsum("bcup,up->bc", self.each, moves)
+
+    def back(self, alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
+        """`sum_bc alpha_bc j_bcu`."""
+        return jnp.einsum("bcup,bc->up", self.each, alpha)
+
+    def by_unit(self) -> Float[Array, "u n p"]:
+        """Of each unit a row for every output of every example."""
+        b, c, u, p = self.each.shape
+        return jnp.moveaxis(self.each.reshape(b * c, u, p), 1, 0)
+
+
+Sensitivity = RowSensitivity | FullSensitivity
+
+
+def as_outputs(by_rows: Float[Array, "u b b"], slopes: Float[Array, "b c u"]) -> Float[Array, "n n"]:
+    """`sum_u slope_bcu K_ube slope_edu`: covariances of the rows' numbers as those of all outputs."""
+    b, c, _ = slopes.shape
+    if by_rows.shape[0] == 1:
+        wide = slopes.reshape(b * c, -1)
+        return ((wide @ wide.T).reshape(b, c, b, c) * by_rows[0][:, None, :, None]).reshape(b * c, b * c)
+    return jnp.einsum("bcu,ube,edu->bced", slopes, by_rows, slopes).reshape(b * c, b * c)

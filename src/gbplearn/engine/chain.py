@@ -1,0 +1,324 @@
+"""Joint updates: the activations of an example as one variable a layer, so that each example is a chain.
+
+With one scalar variable for each activation, the units of a layer are tied together by every factor above them: loops,
+in which a label is counted more than once. With *vector activations* an example is a chain
+
+    input - layer 1 - ... - layer L - target
+
+whose messages are exact for the linearised layers. What comes down to a layer has the rank of what is observed, the `C`
+outputs:
+
+    down    G_l = d z / d (outputs of layer l)                  one vector-Jacobian product an output and layer
+    up      z ~ N(z_0, S_bb + R_b) ,   R_b = sum_l sigma_l² G_l G_l'
+
+and the layer's `Operator`s are all that it takes. Examples meet in the parameters: `S` is the covariance of all outputs
+of the batch (`n = B C` numbers) by the beliefs of the parameters, `S = sum J P J'`. In these dimensions the targets are
+absorbed (`condition`): a Gaussian target at once; the class likelihood by messages between each example's likelihood,
+expanded under its belief (`factors/likelihood.py`), and the outputs, until they rest. What the parameters hear is
+
+    m = m_0 + P J' alpha ,    P' = P - P J' M J P ,    M = (D^-1 + S)^-1
+
+with the precision `D` of the targets; each family of beliefs keeps of `P'` what it keeps.
+
+Layers are linearised once a batch, at the means before it, where one pass over a stream measured best
+(`docs/decisions.md`). Hidden activations have no prior of their own; outputs have that of their layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity
+from ..factors.measurement import FactorKind
+from ..factors.operators import UnitRows
+
+# Of a target that says nothing along some direction, the precision there: its root must be invertible.
+_LEAST = 1e-10
+# Share of the last expansion that is kept in the next: that of a likelihood under its own belief may swing.
+_KEPT = 0.2
+
+
+class Link(eqx.Module):
+    """A layer between two activations: factors `h = y - f(x)` or `y - f(x, w)`, measured to be 0."""
+
+    kind: FactorKind
+    variance: float = eqx.field(static=True)  # of its noise
+    parameters: str | None = eqx.field(static=True)  # name of its vectors; None: it has none
+    shape: tuple[int, ...] = eqx.field(static=True)  # of an example's outputs
+
+    def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
+        """Of its factors."""
+        return [x, y] if self.parameters is None else [x, means[self.parameters], y]
+
+    def outputs(self, x: Array, means: Mapping[str, Array]) -> Array:
+        """`f`."""
+        nothing = jnp.zeros((x.shape[0], *self.shape), x.dtype)
+        return -self.kind.value(*self.arguments(x, means, nothing)).reshape(nothing.shape)
+
+
+class Linearised(NamedTuple):
+    """The outputs of a batch as a linear function of the parameters."""
+
+    outputs: Float[Array, "b c"]
+    noise: Float[Array, "b c c"]  # R: of the layers
+    sensitivities: dict[str, Sensitivity]
+
+
+def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Linearised:
+    """Up with values, down with the derivatives of the outputs."""
+    inputs = [x]
+    for link in links:
+        inputs.append(link.outputs(inputs[-1], means))
+    outputs = inputs[-1]
+    batch, classes = outputs.shape
+    down = jnp.broadcast_to(jnp.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes))
+    noise = jnp.zeros((batch, classes, classes), x.dtype)
+    found: dict[str, Sensitivity] = {}
+    for i in reversed(range(len(links))):
+        link = links[i]
+        flat = jnp.moveaxis(down.reshape(classes, batch, -1), 0, -1)  # so laid out a quarter of the time
+        noise += link.variance * jnp.einsum("bic,bid->bcd", flat, flat)
+        operators = link.kind.jacobian(*link.arguments(inputs[i], means, inputs[i + 1]))
+        if link.parameters is not None:
+            found[link.parameters] = _sensitivity(operators[1], down, batch)
+        if i:
+            # The factors say y - f: their Jacobian with respect to x is that of f with the other sign.
+            down = -jax.vmap(lambda r, back=operators[0].back: back(r.reshape(-1, 1)))(down)
+    return Linearised(outputs, noise, found)
+
+
+def _sensitivity(operator: Any, down: Array, batch: int) -> Sensitivity:
+    if not isinstance(operator, UnitRows):
+        raise TypeError("vector activations: the Jacobian of a layer must be that of vectors (UnitRows)")
+    (n, p), units, classes = operator.rows.shape, operator.slope.shape[1], down.shape[0]
+    places = n // batch
+    slopes = -down.reshape(classes, batch, places, units) * operator.slope.reshape(batch, places, units)
+    if places == 1:
+        return RowSensitivity(operator.rows, jnp.swapaxes(slopes[:, :, 0], 0, 1))
+    rows = operator.rows.reshape(batch, places, p)
+    return FullSensitivity(jnp.einsum("cbnu,bnp->bcup", slopes, rows))
+
+
+class Seen(NamedTuple):
+    """A batch before its targets are known."""
+
+    linear: Linearised
+    covariance: Float[Array, "n n"]  # of the outputs: S with the noise of the layers
+    kept: dict[str, Any]  # of each parameter, what its belief has computed on the way
+
+
+def _by_blocks(matrix: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """`(n, n) x blockdiag (B, C, C)`."""
+    batch, classes, _ = blocks.shape
+    n = batch * classes
+    wide = np.matmul(matrix.reshape(n, batch, classes).transpose(1, 0, 2), blocks)
+    return wide.transpose(1, 0, 2).reshape(n, n)
+
+
+@jax.jit
+def see(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> Seen:
+    """What is known of the outputs of a batch together, by the beliefs of the parameters."""
+    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x)
+    (batch, classes), noise = linear.outputs.shape, linear.noise
+    each = jnp.arange(batch)
+    total, kept = jnp.zeros((batch, classes, batch, classes), x.dtype).at[each, :, each, :].set(noise), {}
+    total = total.reshape(batch * classes, -1)
+    for name, of in linear.sensitivities.items():
+        covariance, kept[name] = beliefs[name].output_covariance(of)
+        total += covariance
+    return Seen(linear, total, kept)
+
+
+@jax.jit
+def predict(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> tuple[Array, Array, Array]:
+    """Means of the outputs `(B, C)`, and what layers and parameters leave uncertain of each, as variances."""
+    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x)
+    parameters = jnp.zeros_like(linear.outputs)
+    for name, of in linear.sensitivities.items():
+        parameters += beliefs[name].output_variance(of)
+    return linear.outputs, jnp.diagonal(linear.noise, axis1=1, axis2=2), parameters
+
+
+@jax.jit
+def _respond(
+    seen: Seen, beliefs: Mapping[str, Any], alpha: Array, gain: Array
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Of each parameter its new mean, and what is taken of its covariance."""
+    parts = {name: (beliefs[name], of, seen.kept[name]) for name, of in seen.linear.sensitivities.items()}
+    means = {name: b.moved(of, kept, alpha) for name, (b, of, kept) in parts.items()}
+    return means, {name: b.taken(of, kept, gain) for name, (b, of, kept) in parts.items()}
+
+
+@jax.jit
+def _outputs(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
+    for link in links:
+        x = link.outputs(x, means)
+    return x
+
+
+class Targets(NamedTuple):
+    """What is observed of the outputs.
+
+    - `expand`: `(mean, variance)` of the outputs to precisions `D (B, C, C)` and gradients `(B, C)` of the log
+        likelihood there.
+    - `energies`: `-log p(y | outputs)` of each example.
+    - `exact`: whether the likelihood is Gaussian, so that one expansion is enough.
+    """
+
+    expand: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    energies: Callable[[np.ndarray], np.ndarray]
+    exact: bool
+
+
+class Conditioned(NamedTuple):
+    """The outputs of a batch given its targets."""
+
+    mean: Float[np.ndarray, "b c"]
+    variance: Float[np.ndarray, "b c"]
+    alpha: Float[np.ndarray, "b c"]
+    gain: Float[np.ndarray, "n n"]  # M
+    moves: list[float]  # of each iteration, how far any output moved, in standard deviations
+    settled: bool
+    log_evidence: float  # log p(targets), of all examples together
+    energy: float  # alpha' S alpha / 2: of the parameters' beliefs before, at the new means
+
+
+def condition(
+    start: np.ndarray,
+    covariance: np.ndarray,
+    targets: Targets,
+    held: np.ndarray,
+    weight: np.ndarray,
+    iterations: int,
+    tolerance: float,
+) -> Conditioned:
+    """Absorb the targets in the dimensions of the outputs, in double precision.
+
+    **Arguments:**
+
+    - `start`, `covariance`: `z_0 (B, C)` and `S (n, n)`.
+    - `held`: precision of the outputs' own prior about 0, `(B,)`.
+    - `weight`: of each example; 0 where nothing is observed.
+    """
+    batch, classes = start.shape
+    each, eye = np.arange(batch), np.eye(classes)
+    prior_d = (held * (weight > 0))[:, None, None] * eye
+    s4 = covariance.reshape(batch, classes, batch, classes)
+    alone = s4[each, :, each, :]
+    mean, variance = start, np.maximum(np.diagonal(alone, axis1=1, axis2=2), 0)
+    seen, moves, settled = weight > 0, [], False
+    d = e = np.zeros(0)
+    for k in range(iterations):
+        own_d, gradient = targets.expand(mean, variance)
+        own_d = own_d * weight[:, None, None]
+        own_e = gradient * weight[:, None] + np.einsum("bcd,bd->bc", own_d, mean)
+        mixed = _KEPT if k and not targets.exact else 0.0
+        d, e = (own_d, own_e) if not mixed else (mixed * d + (1 - mixed) * own_d, mixed * e + (1 - mixed) * own_e)
+        root, inverse, alpha = _joint(start, covariance, d + prior_d, e)
+        new = start + (covariance @ alpha.reshape(-1)).reshape(batch, classes)
+        left = eye - inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
+        inside = np.linalg.solve(np.where(seen[:, None, None], root, eye), eye)
+        found = np.einsum("bxc,bxy,byc->bc", inside, left, inside)
+        found = np.where(seen[:, None], np.maximum(found, 0), variance)
+        moves.append(
+            float(np.max(np.abs(new - mean) / np.sqrt(np.maximum(found, 1e-30)), where=seen[:, None], initial=0))
+        )
+        mean, variance = new, found
+        settled = moves[-1] < tolerance or targets.exact
+        if settled or not np.isfinite(moves[-1]):
+            break
+    gain = _by_blocks(_by_blocks(inverse.T, np.swapaxes(root, 1, 2)).T, np.swapaxes(root, 1, 2))
+    energy = 0.5 * float(alpha.reshape(-1) @ covariance @ alpha.reshape(-1))
+    # The expansion as a Gaussian likelihood that has the true value at the mean.
+    quadratic = (e * mean).sum() - 0.5 * np.einsum("bc,bcd,bd->", mean, d, mean)
+    constant = -float((weight * targets.energies(mean))[seen].sum()) - quadratic
+    with_targets = _log_integral(start, covariance, d + prior_d, e, alpha, inverse)
+    _, without_inverse, of_prior = _joint(start, covariance, prior_d, np.zeros_like(e))
+    without = _log_integral(start, covariance, prior_d, np.zeros_like(e), of_prior, without_inverse)
+    return Conditioned(mean, variance, alpha, gain, moves, settled, constant + with_targets - without, energy)
+
+
+def _joint(
+    start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`N(z_0, S) exp(e z - z' D z / 2)`: the root `E` of `D = E E'`, `A^-1` of `A = I + E' S E`, `alpha`."""
+    (batch, classes), (values, vectors) = start.shape, np.linalg.eigh(d)
+    root = vectors * np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))[:, None, :]
+    a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(batch * classes)
+    inverse = np.linalg.inv(0.5 * (a + a.T))
+    pull = e - np.einsum("bcd,bd->bc", d, start)
+    moved = (covariance @ pull.reshape(-1)).reshape(batch, classes)
+    inner = inverse @ np.einsum("bcx,bc->bx", root, moved).reshape(-1)
+    alpha = pull - np.einsum("bcx,bx->bc", root, inner.reshape(batch, classes))
+    return root, inverse, alpha
+
+
+def _log_integral(
+    start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray, alpha: np.ndarray, inverse: np.ndarray
+) -> float:
+    """`log` of the integral of `N(z; z_0, S) exp(e z - z' D z / 2)`."""
+    pull = e - np.einsum("bcd,bd->bc", d, start)
+    at_start = (e * start).sum() - 0.5 * np.einsum("bc,bcd,bd->", start, d, start)
+    return float(
+        at_start + 0.5 * pull.reshape(-1) @ covariance @ alpha.reshape(-1) + 0.5 * np.linalg.slogdet(inverse)[1]
+    )
+
+
+class Updated(NamedTuple):
+    """What a batch has taught."""
+
+    beliefs: dict[str, Any] | None  # None: linear layers do not hold so far, or numbers were not finite
+    conditioned: Conditioned
+    energy: float  # of the targets at the new means
+    shortened: int  # how often the step was halved
+
+
+# A step after which an example's energy is larger by so many nats than before it, on average, is too long.
+_WORSE = 1.0
+_HALVINGS = 4
+
+
+def update(
+    links: Sequence[Link],
+    beliefs: Mapping[str, Any],
+    x: Array,
+    targets: Targets,
+    held: np.ndarray,
+    weight: np.ndarray,
+    iterations: int,
+    tolerance: float,
+) -> Updated:
+    """Learn from a batch. Arguments as `condition`; `beliefs` of all parameters by name."""
+    seen = see(links, beliefs, x)
+    start, covariance = np.asarray(seen.linear.outputs, float), np.asarray(seen.covariance, float)
+    covariance = 0.5 * (covariance + covariance.T)
+    found = condition(start, covariance, targets, held, weight, iterations, tolerance)
+    if not (np.isfinite(found.mean).all() and np.isfinite(found.gain).all()):
+        return Updated(None, found, math.nan, 0)
+    alpha, gain = (jnp.asarray(a, x.dtype) for a in (found.alpha, found.gain))
+    means, taken = _respond(seen, beliefs, alpha, gain)
+
+    def energy(outputs: Array) -> float:
+        return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
+
+    before, most = energy(seen.linear.outputs), _WORSE * weight.sum()
+    for halved in range(_HALVINGS):
+        part = {n: beliefs[n].mean + 0.5**halved * (m - beliefs[n].mean) for n, m in means.items()} if halved else means
+        after = energy(_outputs(links, part, x))
+        if after <= before + most:
+            kept = seen.kept
+            new = {
+                n: beliefs[n].absorb(of, kept[n], taken[n], part[n], alpha * 0.5**halved)
+                for n, of in seen.linear.sensitivities.items()
+            }
+            return Updated(new, found, after, halved)
+    return Updated(None, found, after, _HALVINGS)

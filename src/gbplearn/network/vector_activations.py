@@ -1,0 +1,278 @@
+"""A network as chains, one an example: what `engine/chain.py` needs of it, and what it makes of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.gaussian import Gaussian
+from ..core.independent import IndependentVectors
+from ..core.vector import Belief, VectorGaussian
+from ..engine import chain
+from ..engine.guard.events import GuardEvent
+from ..engine.result import Status, Trace
+from ..factors.likelihood import Likelihood
+from ..factors.measurement import FactorKind
+from ..factors.operators import Shape
+from ..graph.factor import Factor
+from ..graph.variable import Variable
+from ..layers.categorical import CategoricalObservation
+from ..layers.gaussian_observation import GaussianObservation
+from ..layers.layer import Observation, Transform
+from .batch import Batch
+from .places import INPUT, Place
+from .sequential import Sequential
+
+# What a layer of scalars calls its parameters, and one of vectors.
+_SCALARS, _VECTORS = ("weight", "bias"), "parameters"
+
+
+class ChainResult(Mapping[str, Belief]):
+    """What a batch has taught a network of vector activations: beliefs of its parameters by name, as `gbp.Result`."""
+
+    def __init__(
+        self,
+        beliefs: Mapping[str, Belief],
+        status: Status,
+        trace: Trace,
+        log_evidence: float,
+        measurements: Mapping[str, float],
+        shortened: int,
+    ):
+        self.beliefs, self.status, self.trace, self.log_evidence = beliefs, status, trace, log_evidence
+        self.measurements, self.shortened = dict(measurements), shortened
+        self.noise: dict[str, float] = {}
+        self.guard: tuple[GuardEvent, ...] = ()
+
+    def __getitem__(self, name: str) -> Belief:
+        return self.beliefs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.beliefs)
+
+    def __len__(self) -> int:
+        return len(self.beliefs)
+
+    @property
+    def iterations(self) -> int:
+        """Between the targets and the outputs."""
+        return len(self.trace.residual)
+
+    @property
+    def residual(self) -> float:
+        """Of the last iteration."""
+        return float(self.trace.residual[-1]) if self.iterations else 0.0
+
+    @property
+    def message(self) -> str:
+        """The status with its circumstances."""
+        short = f"; the step was halved {self.shortened} times" if self.shortened else ""
+        return f"{self.status} ({self.iterations} iterations){short}"
+
+    @property
+    def usable(self) -> bool:
+        """Whether its beliefs may become a prior."""
+        return self.status is not Status.DIVERGED
+
+
+def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain.Link]:
+    """The layers of a network as links; a `ValueError` names one that cannot be.
+
+    **Arguments:** `shapes`: of one example of every variable.
+    """
+    out, before = [], INPUT
+    for place in places:
+        if isinstance(place.layer, Observation):
+            _check_head(place, place is places[-1])
+            continue
+        out.append(_link(place, shapes[before], shapes[place.variable]))
+        before = place.variable
+    if not out or len(shapes[before]) != 1:
+        raise ValueError("vector activations: the last layer must have outputs (units,), such as gbp.Dense")
+    return out
+
+
+def _check_head(place: Place, last: bool) -> None:
+    head = place.layer
+    known = isinstance(head, CategoricalObservation) or (
+        isinstance(head, GaussianObservation) and head.learnt is None and head.robust is None
+    )
+    if not (known and last):
+        raise ValueError(
+            f"vector activations: '{place.name}' must be a gbp.CategoricalObservation, or a gbp.GaussianObservation "
+            "with a given sigma that is not robust, at the end of the network"
+        )
+
+
+def _link(place: Place, before: Shape, after: Shape) -> chain.Link:
+    layer, name = place.layer, place.name
+    if not isinstance(layer, Transform) or layer.generative:
+        raise ValueError(f"vector activations: '{name}' is no feed-forward layer")
+    if getattr(layer, "posterior", None) == "diagonal":
+        layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
+    parameters = layer.parameters(before)
+    if set(parameters) - {_VECTORS}:
+        raise ValueError(f"vector activations: the parameters of '{name}' are no vectors of units")
+    variables = {n: Variable(f"{name}/{n}", p.shape, vector=True) for n, p in parameters.items()}
+    factor: Factor = layer.factor(name, Variable(INPUT, (1, *before)), variables, Variable(name, (1, *after)))
+    noise = np.unique(factor.noise)
+    if not isinstance(factor.measurement, FactorKind) or factor.robust is not None or noise.size != 1:
+        raise ValueError(f"vector activations: the factors of '{name}' must be a gbp.FactorKind, not robust")
+    return chain.Link(factor.measurement, float(noise[0]), name if parameters else None, after)
+
+
+def as_vectors(beliefs: Mapping[str, Belief], links: Sequence[chain.Link], dtype: Any) -> dict[str, Any]:
+    """The beliefs of the parameters of each layer, as vectors of its units."""
+    out: dict[str, Any] = {}
+    for layer in (link.parameters for link in links):
+        if layer is None:
+            continue
+        known = beliefs.get(f"{layer}/{_VECTORS}")
+        if isinstance(known, VectorGaussian):
+            out[layer] = known.astype(dtype)
+            continue
+        weight, bias = (beliefs[f"{layer}/{n}"] for n in _SCALARS)
+        mean, variance = (
+            jnp.concatenate([w.reshape(-1, w.shape[-1]).T, b[:, None]], 1)
+            for w, b in ((weight.mean, bias.mean), (weight.variance, bias.variance))
+        )
+        out[layer] = IndependentVectors(mean.astype(dtype), variance.astype(dtype))
+    return out
+
+
+def as_parameters(vectors: Mapping[str, Any], before: Mapping[str, Belief]) -> dict[str, Belief]:
+    """The other way round: beliefs by the names of the parameters."""
+    out: dict[str, Belief] = {}
+    for layer, belief in vectors.items():
+        if isinstance(belief, VectorGaussian):
+            out[f"{layer}/{_VECTORS}"] = belief
+            continue
+        for name, part in zip(_SCALARS, (slice(None, -1), slice(-1, None))):
+            shape = before[f"{layer}/{name}"].shape
+            mean, variance = (a[:, part].T.reshape(shape) for a in (belief.mean, belief.variance))
+            out[f"{layer}/{name}"] = Gaussian(mean / variance, 1 / variance)
+    return out
+
+
+@jax.jit
+def _expand(kind: Likelihood, y: Any, mean: Any, variance: Any) -> tuple[Any, Any]:
+    residual, jacobian = kind.expand(y, mean, variance)
+    root = jacobian.each()[..., 0]
+    return jnp.einsum("bcm,bdm->bcd", root, root), jnp.einsum("bcm,bm->bc", root, residual)
+
+
+def targets_of(head: Observation, batch: Batch, dtype: Any) -> chain.Targets:
+    """What the head of a network observes of a batch."""
+    assert batch.y is not None
+    y = np.asarray(batch.y, float)
+    if isinstance(head, GaussianObservation):
+        precision = np.full(y.shape, float(head.sigma) ** -2)  # pyright: ignore[reportArgumentType]
+        if batch.y_observed is not None:
+            precision = np.where(batch.y_observed.reshape(y.shape[0], -1), precision, 0)
+        there = precision > 0
+
+        def energies(outputs: np.ndarray) -> np.ndarray:
+            squares = precision * (y - outputs) ** 2 - np.log(np.where(there, precision, 1)) + math.log(2 * math.pi)
+            return 0.5 * np.where(there, squares, 0).sum(1)
+
+        eye = np.eye(y.shape[1])
+        return chain.Targets(lambda m, v: (precision[..., None] * eye, precision * (y - m)), energies, True)
+    kind = head.factor("head", Variable(INPUT, y.shape), y).measurement
+    assert isinstance(kind, Likelihood)
+
+    def expand(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = _expand(kind, *(jnp.asarray(a, dtype) for a in (y, mean, variance)))
+        return np.asarray(found[0], float), np.asarray(found[1], float)
+
+    def log_loss(outputs: np.ndarray) -> np.ndarray:
+        top = outputs.max(1, keepdims=True)
+        return -(y * (outputs - top - np.log(np.exp(outputs - top).sum(1, keepdims=True)))).sum(1)
+
+    return chain.Targets(expand, log_loss, False)
+
+
+class VectorActivations:
+    """Learns and predicts with one variable for all activations of an example and layer.
+
+    **Arguments:** the network, the shape of an example, and the floating-point type.
+    """
+
+    def __init__(self, net: Sequential, input_shape: Shape, dtype: Any):
+        self.net, self.dtype = net, dtype
+        self.links = links_of(net.places, net.shapes(input_shape))
+
+    def check_update(self, batch: Batch, want: str | None, carry: Any, carried: Any) -> None:
+        """Raise if a batch asks for what scalars alone can do."""
+        if batch.x_observed is not None:
+            raise ValueError("vector activations: inputs must be observed (no x_observed)")
+        if carry or carried:
+            raise ValueError("vector activations carry no messages (carry=, carried=)")
+        if want not in (None, self.net.output):
+            raise ValueError(f"vector activations: want must be 'output', got {want!r}")
+
+    def check_prediction(self, batch: Batch, want: str) -> None:
+        """Raise if a prediction asks for what scalars alone can do."""
+        if batch.y is not None:
+            raise ValueError("vector activations: a query takes no y")
+        self.check_update(batch, want, (), None)
+
+    def learn(self, batch: Batch, beliefs: Mapping[str, Belief], iterations: int, tolerance: float) -> ChainResult:
+        """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`."""
+        head, weight = self.net.places[-1], batch.label_weights
+        assert isinstance(head.layer, Observation)
+        updated = chain.update(
+            self.links,
+            as_vectors(beliefs, self.links, self.dtype),
+            jnp.asarray(batch.x, self.dtype),
+            targets_of(head.layer, batch, self.dtype),
+            np.full(batch.size, self._output_layer.prior**-2),
+            weight,
+            iterations,
+            tolerance,
+        )
+        found, status = updated.conditioned, Status.DIVERGED
+        now = dict(beliefs)
+        if updated.beliefs is not None:
+            status = Status.CONVERGED if found.settled else Status.ITERATION_LIMIT
+            now = as_parameters(updated.beliefs, beliefs)
+        moves = np.asarray(found.moves)
+        constant = np.ones(len(moves))
+        trace = Trace(moves, {head.name: updated.energy * constant}, found.energy * constant, {})
+        outputs = Gaussian.from_moments(mean=found.mean, std=np.sqrt(np.maximum(found.variance, 1e-12)))
+        known = {**now, self.net.output: outputs}
+        counts = {head.name: batch.label_count}
+        return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened)
+
+    def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
+        """The belief of the outputs: what layers leave uncertain, and with "random" what the parameters do, too."""
+        x = jnp.asarray(batch.x, self.dtype)
+        mean, noise, uncertain = chain.predict(self.links, as_vectors(beliefs, self.links, self.dtype), x)
+        held = self._output_layer.prior**-2
+        lam = held + 1 / (noise + uncertain if parameters == "random" else noise)
+        return Gaussian(mean * (lam - held), lam)
+
+    def log_evidence(self, batch: Batch, outputs: Gaussian) -> np.ndarray:
+        """`log p(y | x)` of each example, given the belief of its outputs."""
+        head = self.net.places[-1].layer
+        if batch.y is None or not isinstance(head, Observation):
+            raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")
+        weight, y = batch.label_weights, np.asarray(batch.y, float)
+        if isinstance(head, GaussianObservation):
+            total = np.asarray(outputs.variance, float) + float(head.sigma) ** 2  # pyright: ignore[reportArgumentType]
+            each = -0.5 * ((y - np.asarray(outputs.mean)) ** 2 / total + np.log(2 * math.pi * total))
+            if batch.y_observed is not None:
+                each = np.where(batch.y_observed.reshape(each.shape), each, 0)
+            return each.sum(1)
+        p = np.asarray(self.net.probabilities(outputs), float)
+        p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+        return weight * (y * np.log(p)).sum(1)
+
+    @property
+    def _output_layer(self) -> Transform:
+        return [s.layer for s in self.net.places if isinstance(s.layer, Transform)][-1]
