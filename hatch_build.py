@@ -18,8 +18,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/gbplearn/kernels/cpu")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
-# Of all x86 processors since 2015; which of the two libraries is loaded is decided where it runs.
+# Of all x86 processors since 2015; which of the libraries is loaded is decided where it runs (`processor.cc`).
 WIDE = ["-mavx2", "-mfma"]
+# Of those with sixteen numbers a vector.
+WIDEST = [*WIDE, "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw"]
 # Seen from outside are the functions that `library.py` calls, nothing of what is linked in.
 EXPORTS = "{ global: gbplearn_*; local: *; };"
 # A program that needs the C++ library: if it cannot be linked in here, neither can it be with the kernels.
@@ -119,7 +121,7 @@ def tag(libraries: list[Path]) -> str | None:
 
 
 class NativeKernels(BuildHookInterface):
-    """Two shared libraries beside the sources; none, if anything is missing: the package works without."""
+    """Shared libraries beside the sources; none, if anything is missing: the package works without."""
 
     def initialize(self, version: str, build_data: dict) -> None:
         """Compile."""
@@ -128,7 +130,9 @@ class NativeKernels(BuildHookInterface):
             return
         folder = Path(self.root) / FOLDER
         headers = str(folder / "headers")
-        variants = {"kernels.so": []} | ({"kernels_wide.so": WIDE} if platform.machine() == "x86_64" else {})
+        variants = {"kernels.so": []}
+        if platform.machine() == "x86_64":
+            variants |= {"kernels_wide.so": WIDE, "kernels_widest.so": WIDEST}
         sources = sorted(str(p) for p in folder.glob("*.cc"))
         stamped = f'-DGBPLEARN_STAMP="{stamp(folder)}"'
         running, built = {}, []

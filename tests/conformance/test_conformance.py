@@ -33,7 +33,7 @@ ITERATIONS = 3
 TABLE = CASES | LARGER
 FLOAT64 = 1e-9
 MESSAGES_ONLY = "many_outputs"  # a kernel within a visit that XLA makes
-WAYS = {"XLA": Build.NONE, "kernel": Build.WIDE, "plain kernel": Build.BASIC}
+WAYS = {"XLA": Build.NONE, "kernel": Build.WIDE, "widest kernel": Build.WIDEST, "plain kernel": Build.BASIC}
 
 
 @contextlib.contextmanager

@@ -196,7 +196,7 @@ struct Blocks {
   Blocks(const Array& a, int64_t factors) : data(a.data), size(factors / a.size), one(a.size == 1) {}
   INLINE Vec at(int64_t i, int64_t count, float fill) const { return size == 1 ? load(data + i, count, fill) : all(at(i)); }
   INLINE float at(int64_t i) const { return data[static_cast<uint32_t>(i) / static_cast<uint32_t>(size)]; }
-  // Where the eight may lie in two blocks, or more.
+  // Where a vector may lie in two blocks, or more.
   INLINE Vec across(int64_t i, int64_t count, float fill) const {
     if (one) return first_of(count) ? all(*data) : all(fill);
     if (size == 1) return load(data + i, count, fill);
