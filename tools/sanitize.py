@@ -6,8 +6,8 @@
 - ThreadSanitizer: `kernel_driver.cc` alone, in which all code but the C++ library is instrumented. (XLA and Python are
   not: what they do between threads would be reported whether or not it is a race.)
 
-Both for each build that runs here: for every processor, for those with AVX2, and for those with AVX-512. Anything that is
-found ends it with an error.
+Both for each build that runs here: for every processor, for those with AVX2, and for those with AVX-512. Anything that
+is found ends it with an error.
 """
 
 from __future__ import annotations

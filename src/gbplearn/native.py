@@ -5,8 +5,8 @@ what `visit` computes, for float32 on CPU, and nothing else: everywhere else, an
 visit is compiled by XLA. `status()` shows whether they are on, and if not, why.
 
 They are built three times: for processors with AVX-512, with AVX2, and for every processor. The environment chooses
-before anything is compiled: `GBPLEARN_NATIVE=0` turns them off, `1` takes the best build (the default), `widest`, `wide`
-or `basic` that one.
+before anything is compiled: `GBPLEARN_NATIVE=0` turns them off, `1` takes the best build (the default), `widest`,
+`wide` or `basic` that one.
 `using(Build.BASIC)` chooses within a `with` block.
 """
 
