@@ -12,14 +12,17 @@ import struct
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/gbplearn/kernels/cpu")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
-# Of all x86 processors since 2015; which of the two libraries is loaded is decided where it runs.
+# Of all x86 processors since 2015; which of the libraries is loaded is decided where it runs (`processor.cc`).
 WIDE = ["-mavx2", "-mfma"]
+# Of those with sixteen numbers a vector.
+WIDEST = [*WIDE, "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw"]
 # Seen from outside are the functions that `library.py` calls, nothing of what is linked in.
 EXPORTS = "{ global: gbplearn_*; local: *; };"
 # A program that needs the C++ library: if it cannot be linked in here, neither can it be with the kernels.
@@ -40,6 +43,12 @@ def compiler() -> list[str] | None:
     words = shlex.split(os.environ.get("CXX", "g++"))
     wanted = os.environ.get("GBPLEARN_BUILD_NATIVE", "1") != "0" and sys.platform.startswith("linux")
     return words if wanted and words and all(shutil.which(w) for w in words[:1]) else None
+
+
+def complaint(command: list[str]) -> str:
+    """What a command says if it fails; empty if it does not."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    return (done.stderr or f"exit code {done.returncode}") if done.returncode else ""
 
 
 def stamp(folder: Path) -> str:
@@ -119,7 +128,7 @@ def tag(libraries: list[Path]) -> str | None:
 
 
 class NativeKernels(BuildHookInterface):
-    """Two shared libraries beside the sources; none, if anything is missing: the package works without."""
+    """Shared libraries beside the sources; none, if anything is missing: the package works without."""
 
     def initialize(self, version: str, build_data: dict) -> None:
         """Compile."""
@@ -128,26 +137,31 @@ class NativeKernels(BuildHookInterface):
             return
         folder = Path(self.root) / FOLDER
         headers = str(folder / "headers")
-        variants = {"kernels.so": []} | ({"kernels_wide.so": WIDE} if platform.machine() == "x86_64" else {})
-        sources = sorted(str(p) for p in folder.glob("*.cc"))
-        stamped = f'-DGBPLEARN_STAMP="{stamp(folder)}"'
-        running, built = {}, []
-        with tempfile.TemporaryDirectory() as temporary:
-            static = linking(words, Path(temporary))
-            for name, flags in variants.items():  # side by side: a compiler has one thread
-                command = [*words, *FLAGS, *flags, stamped, "-isystem", headers, *sources, *static]
-                command += ["-o", str(folder / f"{name}.new")]
-                running[name] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-            complaints = {name: process.communicate()[1] for name, process in running.items()}
-        for name, process in running.items():
-            out, new = folder / name, folder / f"{name}.new"
-            if process.returncode:
-                self.app.display_warning(f"gbplearn: {name} was not built\n{complaints[name][-2000:]}")
-                out.unlink(missing_ok=True)
-                continue
-            os.replace(new, out)  # a library that is in use stays what it was
-            built.append(out)
-            build_data["artifacts"].append(str(FOLDER / name))
+        variants = {"kernels.so": []}
+        if platform.machine() == "x86_64":
+            variants |= {"kernels_wide.so": WIDE, "kernels_widest.so": WIDEST}
+        # The longest first: files are compiled side by side, since a compiler has one thread.
+        sources = sorted(folder.glob("*.cc"), key=lambda p: (-p.stat().st_size, p.name))
+        stamped, built = f'-DGBPLEARN_STAMP="{stamp(folder)}"', []
+        with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
+            static, compiled = linking(words, Path(temporary)), {}
+            for source in sources:
+                for name, flags in variants.items():
+                    target = ["-c", str(source), "-o", str(Path(temporary) / f"{name}-{source.stem}.o")]
+                    command = [*words, *FLAGS, *flags, stamped, "-isystem", headers, *target]
+                    compiled.setdefault(name, []).append((pool.submit(complaint, command), target[-1]))
+            for name, parts in compiled.items():
+                out, new = folder / name, folder / f"{name}.new"
+                objects = [target for _, target in parts]
+                failed = "".join(task.result() for task, _ in parts)
+                failed = failed or complaint([*words, *FLAGS, *objects, *static, "-o", str(new)])
+                if failed:
+                    self.app.display_warning(f"gbplearn: {name} was not built\n{failed[-2000:]}")
+                    out.unlink(missing_ok=True)
+                    continue
+                os.replace(new, out)  # a library that is in use stays what it was
+                built.append(out)
+                build_data["artifacts"].append(str(FOLDER / name))
         if built:
             found = tag(built)
             build_data["pure_python"] = False

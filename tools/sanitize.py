@@ -6,8 +6,8 @@
 - ThreadSanitizer: `kernel_driver.cc` alone, in which all code but the C++ library is instrumented. (XLA and Python are
   not: what they do between threads would be reported whether or not it is a race.)
 
-Both for each build that runs here: for every processor, and for those with AVX2. Anything that is found ends it with an
-error.
+Both for each build that runs here: for every processor, for those with AVX2, and for those with AVX-512. Anything that
+is found ends it with an error.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def run_tests(hook: Any, words: list[str], objects: dict[str, list[str]], flags:
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copy(ROOT / "pyproject.toml", tree)
     for name, parts in objects.items():
-        out = tree / hook.FOLDER / ("kernels_wide.so" if name == "wide" else "kernels.so")
+        out = tree / hook.FOLDER / ("kernels.so" if name == "basic" else f"kernels_{name}.so")
         subprocess.run([*words, "-shared", *flags, *parts[:-1], "-o", str(out)], check=True)
     # The C++ library too, before any that has it linked in: the runtime replaces functions of it.
     names = [[*words, f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
@@ -174,7 +174,9 @@ def main() -> None:
     words = hook.compiler()
     if words is None:
         raise SystemExit("make sanitize needs g++ on Linux")
-    builds = {"basic": [], **({"wide": hook.WIDE} if platform.machine() == "x86_64" and _has_wide() else {})}
+    builds = {"basic": []}
+    if platform.machine() == "x86_64":
+        builds |= {name: flags for name, flags in (("wide", hook.WIDE), ("widest", hook.WIDEST)) if _runs(name)}
     environment, clean = {**os.environ, **OPTIONS}, True
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -193,12 +195,12 @@ def main() -> None:
     raise SystemExit(0 if clean else 1)
 
 
-def _has_wide() -> bool:
-    """Whether this processor has AVX2, as the kernels find out."""
+def _runs(build: str) -> bool:
+    """Whether this processor can run a build, as the kernels find out."""
     from gbplearn.kernels.cpu.library import status_of
     from gbplearn.native import Build
 
-    return status_of(Build.WIDE).on
+    return status_of(Build(build)).on
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ XLA:CPU writes every intermediate result of a visit to memory; these kernels go 
 what `visit` computes, for float32 on CPU, and nothing else: everywhere else, and where they were not built, the same
 visit is compiled by XLA. `status()` shows whether they are on, and if not, why.
 
-They are built twice: for processors with AVX2, and for every processor. The environment chooses before anything is
-compiled: `GBPLEARN_NATIVE=0` turns them off, `1` takes the best build (the default), `wide` or `basic` that one.
+They are built three times: for processors with AVX-512, with AVX2, and for every processor. The environment chooses
+before anything is compiled: `GBPLEARN_NATIVE=0` turns them off, `1` takes the best build (the default), `widest`,
+`wide` or `basic` that one.
 `using(Build.BASIC)` chooses within a `with` block.
 """
 

@@ -9,7 +9,13 @@ import gbplearn as gbp
 from gbplearn.kernels.cpu.library import status_of, target
 from gbplearn.native import Build, KernelState, status, using
 
-STATES = {Build.NONE: KernelState.TURNED_OFF, Build.WIDE: KernelState.WIDE, Build.BASIC: KernelState.BASIC}
+STATES = {
+    Build.NONE: KernelState.TURNED_OFF,
+    Build.WIDEST: KernelState.WIDEST,
+    Build.WIDE: KernelState.WIDE,
+    Build.BASIC: KernelState.BASIC,
+}
+KERNELS = (Build.WIDEST, Build.WIDE, Build.BASIC)
 needs_kernels = pytest.mark.skipif(
     not gbp.native.built(), reason="the kernels were not built: there is no C++ compiler"
 )
@@ -34,7 +40,7 @@ def test_the_environment_chooses(build, monkeypatch):
 
 @needs_kernels
 def test_by_default_the_widest_that_runs_here(monkeypatch):
-    widest = Build.WIDE if there(Build.WIDE) else Build.BASIC
+    widest = next(filter(there, KERNELS))
     for given in ("1", ""):
         monkeypatch.setenv("GBPLEARN_NATIVE", given)
         assert status() == status_of(widest)
@@ -44,7 +50,7 @@ def test_by_default_the_widest_that_runs_here(monkeypatch):
 
 def test_a_choice_that_there_is_not_is_refused(monkeypatch):
     monkeypatch.setenv("GBPLEARN_NATIVE", "plain")
-    with pytest.raises(ValueError, match=r"0, 1, wide, basic, got 'plain'"):
+    with pytest.raises(ValueError, match=r"0, 1, widest, wide, basic, got 'plain'"):
         status()
 
 
@@ -65,11 +71,11 @@ def test_blocks_within_blocks():
 @needs_kernels
 def test_each_build_has_its_own_targets():
     names = set()
-    for build in filter(there, (Build.WIDE, Build.BASIC)):
+    for build in filter(there, KERNELS):
         with using(build):
             names.add(target("gbplearn_slices"))
             assert target("gbplearn_slices") == f"gbplearn_slices_{build.value}"
-    assert len(names) == sum(map(there, (Build.WIDE, Build.BASIC)))
+    assert len(names) == sum(map(there, KERNELS))
     with using(Build.NONE), pytest.raises(RuntimeError, match="off"):
         target("gbplearn_slices")
 

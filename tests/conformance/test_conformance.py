@@ -1,4 +1,4 @@
-"""Every kind of factors, by XLA and by both builds of the kernels, against the same factors as plain functions.
+"""Every kind of factors, by XLA and by every build of the kernels, against the same factors as plain functions.
 
 The table is in `table.py`. Beliefs after some iterations are compared in standard deviations. What they must be is
 computed in float64: with messages per edge by the engine, from plain functions that are differentiated automatically;
@@ -33,7 +33,7 @@ ITERATIONS = 3
 TABLE = CASES | LARGER
 FLOAT64 = 1e-9
 MESSAGES_ONLY = "many_outputs"  # a kernel within a visit that XLA makes
-WAYS = {"XLA": Build.NONE, "kernel": Build.WIDE, "plain kernel": Build.BASIC}
+WAYS = {"XLA": Build.NONE, "kernel": Build.WIDE, "widest kernel": Build.WIDEST, "plain kernel": Build.BASIC}
 
 
 @contextlib.contextmanager

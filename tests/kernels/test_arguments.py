@@ -25,7 +25,7 @@ from kernel_calls import FfiCall, calls_of
 sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 from table import CASES
 
-BUILDS = {"wide": Build.WIDE, "basic": Build.BASIC}
+BUILDS = {"widest": Build.WIDEST, "wide": Build.WIDE, "basic": Build.BASIC}
 # Of each kernel a line of the conformance table with all that it can take.
 LINES = {
     "gbplearn_matrix_pooled": ("dense, inputs known", "pooled"),
@@ -137,7 +137,7 @@ def test_how_many(build, kernel):
 
 @pytest.mark.parametrize("kernel", [k for k in LINES if k != "gbplearn_chain"])
 def test_each_argument_by_its_name(build, kernel):
-    """Its number and name, what it must be, and what it is; of another shape, or (in the other build) type."""
+    """Its number and name, what it must be, and what it is; of another shape, or (in the other builds) type."""
     call, names = calls_and_names(build, kernel)
     assert len(names) == len(call.arguments)
     for i, (name, old) in enumerate(zip(names, call.arguments)):

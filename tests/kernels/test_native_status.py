@@ -19,7 +19,7 @@ from gbplearn.kernels.cpu.library import FOLDER, KernelState, Library, available
 TOO_NEW = """
 #include "xla/ffi/api/c_api.h"
 extern "C" const char* gbplearn_stamp() { return GBPLEARN_STAMP; }
-extern "C" int gbplearn_has_wide_vectors() { return 0; }
+extern "C" int gbplearn_lanes() { return 0; }
 extern "C" XLA_FFI_Error* gbplearn_matrix_pooled(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Extension_Base* extension = frame->extension_start;
   if (extension != nullptr && extension->type == XLA_FFI_Extension_Metadata) {
@@ -50,7 +50,7 @@ def copied(folder):
     """The sources and the library for every processor."""
     if not (FOLDER / "kernels.so").exists():
         pytest.skip("the kernels were not built: there is no C++ compiler")
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("kernels_wide.so", "*.py", "__pycache__"))
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("kernels_wide*.so", "*.py", "__pycache__"))
     return folder
 
 

@@ -13,9 +13,7 @@ from ...graph.problem import Problem
 from ..registry import Kernels
 from .calls import many_outputs
 from .chain import CpuChain, common_pieces
-from .library import Build, KernelState, pinned, status
-
-_BUILDS = {KernelState.WIDE: Build.WIDE.value, KernelState.BASIC: Build.BASIC.value}
+from .library import BUILD_OF, Build, pinned, status
 
 
 class CpuKernels(Kernels):
@@ -23,7 +21,8 @@ class CpuKernels(Kernels):
 
     def build(self) -> str:
         """That of `native.status()`."""
-        return _BUILDS.get(status().state, "")
+        found = BUILD_OF.get(status().state)
+        return "" if found is None else found.value
 
     def pinned(self, build: str) -> AbstractContextManager[None]:
         """See `library.pinned`."""

@@ -34,18 +34,20 @@ class Build(enum.Enum):
 
     NONE = "0"  # XLA compiles every visit
     BEST = "1"  # the widest vectors that this processor has: the default
-    WIDE = "wide"  # for processors with AVX2
+    WIDEST = "widest"  # for processors with AVX-512: sixteen numbers a vector
+    WIDE = "wide"  # for processors with AVX2: eight
     BASIC = "basic"  # for every processor
 
 
 class KernelState(enum.Enum):
     """Whether kernels are used, and if not, why; the values are the sentences a user reads."""
 
+    WIDEST = "on, in the build for processors with AVX-512"
     WIDE = "on, in the build for processors with AVX2"
     BASIC = "on, in the build for every processor"
     TURNED_OFF = "off: GBPLEARN_NATIVE=0, or gbp.native.using, turns them off"
     OTHER_DEVICE = "off: they are for the CPU, and JAX computes on another device"
-    NOT_WIDE = "off: the build for processors with AVX2 is wanted, which is not there or cannot run here"
+    NOT_WIDE = "off: the build for wide vectors that is wanted is not there or cannot run here"
     NOT_BUILT = "off: they were not built, for want of a C++ compiler on Linux when the package was installed"
     OTHER_SOURCES = "off: they were built of other sources: install the package again"
     NOT_LOADED = "off: the system cannot load the library"
@@ -53,6 +55,23 @@ class KernelState(enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class _Variant(NamedTuple):
+    """One of the libraries that the same sources are built as."""
+
+    file: str
+    lanes: int  # numbers in a vector that the processor must have, as `gbplearn_lanes` counts them
+    state: KernelState
+
+
+# From the widest vectors on: the first that can run is the best.
+_VARIANTS = {
+    Build.WIDEST: _Variant("kernels_widest.so", 16, KernelState.WIDEST),
+    Build.WIDE: _Variant("kernels_wide.so", 8, KernelState.WIDE),
+    Build.BASIC: _Variant("kernels.so", 0, KernelState.BASIC),
+}
+BUILD_OF = {variant.state: build for build, variant in _VARIANTS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +88,7 @@ class KernelStatus:
     @property
     def on(self) -> bool:
         """Whether visits use them."""
-        return self.state in (KernelState.WIDE, KernelState.BASIC)
+        return self.state in BUILD_OF
 
     def __str__(self) -> str:
         return f"native kernels are {self.state}" + (f" ({self.detail})" if self.detail else "")
@@ -93,7 +112,7 @@ def stamp(folder: Path) -> str:
 
 
 def _target(name: str, build: Build) -> str:
-    """The name of a handler for XLA. Each build has its own: both may be registered, and no program mistakes them."""
+    """The name of a handler for XLA. Each build has its own: all may be registered, and no program mistakes them."""
     return f"{name}_{build.value}"
 
 
@@ -126,19 +145,24 @@ class Library:
             raise _OtherSources(path.name)
         return library
 
+    def _variant(self, build: Build, lanes: int) -> Build | None:
+        """The build that is wanted, or the best, if it is there and a processor with vectors of `lanes` can run it."""
+        for found, variant in _VARIANTS.items():
+            if build in (found, Build.BEST) and lanes >= variant.lanes and (self.folder / variant.file).exists():
+                return found
+        return None
+
     def _load(self, build: Build) -> KernelStatus:
         """Register a build of the kernels with JAX, whatever it computes on."""
         try:
-            path = self.folder / "kernels.so"
+            path = self.folder / _VARIANTS[Build.BASIC].file
             if not path.exists():
                 return KernelStatus(KernelState.NOT_BUILT)
-            basic = self._open(path)
-            # Built twice: for every processor of the kind, and for those with wide vectors.
-            path = self.folder / "kernels_wide.so"
-            wide = build is not Build.BASIC and basic.gbplearn_has_wide_vectors() and path.exists()
-            if build is Build.WIDE and not wide:
+            basic = self._open(path)  # which runs on every processor, and knows what this one has
+            found = self._variant(build, basic.gbplearn_lanes())
+            if found is None:
                 return KernelStatus(KernelState.NOT_WIDE)
-            opened = Opened(Build.WIDE, self._open(path)) if wide else Opened(Build.BASIC, basic)
+            opened = Opened(found, basic if found is Build.BASIC else self._open(self.folder / _VARIANTS[found].file))
         except _OtherSources as error:
             return KernelStatus(KernelState.OTHER_SOURCES, str(error))
         except (OSError, AttributeError) as error:  # no library of this system, or none of ours
@@ -153,7 +177,7 @@ class Library:
             self.register(opened)
         except Exception as error:  # of a kind that depends on the version of JAX: there is always the other way
             return KernelStatus(KernelState.REFUSED, f"jaxlib {jaxlib.version.__version__}: {_first_line(error)}")
-        return KernelStatus(KernelState.WIDE if wide else KernelState.BASIC)
+        return KernelStatus(_VARIANTS[found].state)
 
     def loaded(self, build: Build = Build.BEST) -> KernelStatus:
         """Whether a build can be used on a CPU, and if not, why."""
@@ -247,7 +271,7 @@ def status() -> KernelStatus:
     """Whether visits use the kernels here, and if not, why.
 
     ```python
-    print(gbp.native.status())  # native kernels are on, in the build for processors with AVX2
+    print(gbp.native.status())  # such as: native kernels are on, in the build for processors with AVX2
     ```
     """
     return INSTALLED.status()
@@ -268,4 +292,4 @@ def target(name: str) -> str:
     found = status()
     if not found.on:
         raise RuntimeError(str(found))
-    return _target(name, Build.WIDE if found.state is KernelState.WIDE else Build.BASIC)
+    return _target(name, BUILD_OF[found.state])

@@ -53,7 +53,9 @@ struct Sums {
 
 INLINE Vec add_lanes(Vec (&a)[LANES]) {
   transpose(a);
-  return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
+  for (int apart = 1; apart < LANES; apart *= 2)
+    for (int i = 0; i < LANES; i += 2 * apart) a[i] += a[i + apart];
+  return a[0];
 }
 
 // The same as a lane each.
@@ -350,7 +352,7 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::Remaini
   for (int q = 0; q < 4; ++q)
     for (int64_t t = 1; t < tasks; ++t)
       for (int64_t k = 0; k < size[q]; ++k) totals[q][k] += totals[q][t * size[q] + k];
-  Units of_w(c * width), of_d(padded(c) + LANES);  // eight are read from each on
+  Units of_w(c * width), of_d(padded(c) + LANES);  // a vector is read from each on
   std::vector<float> wide(c * width, 0.0f);
   for (int64_t j = 0; j < c; ++j) {
     if (learnt) of_d.set(j, totals[2][j] + from_d[0].data[j], totals[3][j] + from_d[1].data[j], d.data[j]);
@@ -371,9 +373,9 @@ ffi::Error MatrixEdges(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::Remaini
   spread(pool, tasks, [&](int64_t t) {
     Diagnostics diagnostics;
     float* own = &sums[t * 2 * c * (width + 1)];
-    // Filters of 5 x 5 on one channel have four vectors.
-    width == 4 * LANES ? a.task<4>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr)
-                       : a.task<0>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr);
+    constexpr int USUAL = 32 / LANES;  // vectors that filters of 5 x 5 on one channel have
+    width == USUAL * LANES ? a.task<USUAL>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr)
+                           : a.task<0>(first(t), first(t + 1), own, diagnose ? &diagnostics : nullptr);
     diagnostics.write(&partials[t * Diagnostics::COUNT]);
   });
   if (diagnose) join_diagnostics(partials, reported);

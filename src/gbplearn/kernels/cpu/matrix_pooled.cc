@@ -90,7 +90,7 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
     const float *in_eta = UNIFORM ? inbox.more_eta[0] + row : nullptr, *in_lam = UNIFORM ? inbox.more_lam[0] + row : nullptr;
     const float *sums = block.sums + block.where[r] * 2 * width, *bias = a.d;
     float* terms = block.terms + r * 2 * width;
-    auto eight = [&](int64_t j, int64_t count) __attribute__((always_inline)) {
+    auto vector = [&](int64_t j, int64_t count) __attribute__((always_inline)) {
       Vec sum = load(sums + j) + load(bias + j);
       Mask positive = sum > 0;
       Vec s = positive ? all(1) : slope, s2 = positive ? all(1) : slope2;
@@ -122,8 +122,8 @@ INLINE void factors(const Pooled& a, int64_t first, int64_t count, const Block& 
       store(terms + width + j, s2 * gain);
     };
     int64_t j = 0;
-    for (; j + LANES <= c; j += LANES) eight(j, LANES);
-    if (j < c) eight(j, c - j);
+    for (; j + LANES <= c; j += LANES) vector(j, LANES);
+    if (j < c) vector(j, c - j);
   }
 }
 
@@ -168,13 +168,13 @@ INLINE void add_total(const float* terms, int64_t count, int64_t width, float* o
   }
 }
 
-// Calls `eight(k, count)` for the vectors of `p` numbers; the last may have some of them once more, which is quicker than a
+// Calls `vector(k, count)` for the vectors of `p` numbers; the last may have some of them once more, which is quicker than a
 // part of a vector.
-template <class Eight>
-INLINE void over(int64_t p, const Eight& eight) {
+template <class Vector>
+INLINE void over(int64_t p, const Vector& vector) {
   int64_t k = 0;
-  for (; k + LANES <= p; k += LANES) eight(k, LANES);
-  if (k < p) p > LANES ? eight(p - LANES, LANES) : eight(k, p - k);
+  for (; k + LANES <= p; k += LANES) vector(k, LANES);
+  if (k < p) p > LANES ? vector(p - LANES, LANES) : vector(k, p - k);
 }
 
 // Copies the rows that have anything in them, one after the other, and their squares. `at` is which they are, and `where`

@@ -7,7 +7,8 @@
 namespace gbplearn {
 namespace {
 
-constexpr int ROWS = 4;         // that are visited together: an even number
+constexpr int ROWS = 4;  // that are visited together
+constexpr int R_AT_ONCE = LANES > 8 ? 4 : 2;  // for which there are registers; divides ROWS
 constexpr int64_t BLOCK = 192;  // inputs, so that their beliefs stay in the first cache
 
 // A pooled message from its sums, damped: of J share and of J² / S, where the belief had this mean.
@@ -91,10 +92,10 @@ struct Inputs {
         for (int q = 0; q < 3; ++q) store(sums + ((r * c + j + h) * 3 + q) * LANES, acc[q][r][h]);
   }
 
-  // The same for all channels, and R rows two by two (or one).
+  // The same for all channels, and R rows, some at a time (or one).
   template <int R>
   INLINE void add_all_products(const RowBeliefs* rows, int64_t begin, int64_t end, float* sums) const {
-    constexpr int AT_ONCE = R == 1 ? 1 : 2;
+    constexpr int AT_ONCE = R == 1 ? 1 : R_AT_ONCE;
     auto add = [&](int64_t j, auto channels) __attribute__((always_inline)) {
       for (int q = 0; q < R; q += AT_ONCE)
         add_products<AT_ONCE, decltype(channels)::value>(rows + q, j, begin, end, sums + q * c * 3 * LANES);
@@ -203,7 +204,8 @@ struct Inputs {
     gain[f] = s * s * full;
   }
 
-  // Undamped messages of 2 x 8 inputs from k on to the weights of channels [j, j + C): into `eta` and `lam (16, c)`.
+  // Undamped messages of two vectors of inputs from k on to the weights of channels [j, j + C): into `eta` and
+  // `lam (2 LANES, c)`.
   template <int C>
   INLINE void sum_for_weights(int64_t j, int64_t k, float* eta_to, float* lam_to) const {
     Vec eta[C][2]{}, lam[C][2]{};
@@ -228,7 +230,7 @@ struct Inputs {
       }
   }
 
-  // Messages to the weights of 2 x 8 inputs from k on. `sums (2, 16, c)`.
+  // Messages to the weights of two vectors of inputs from k on. `sums (2, 2 LANES, c)`.
   void to_weights(int64_t k, float* sums) const {
     float *eta = sums, *lam = sums + 2 * LANES * c;
     int64_t j = 0;
@@ -297,7 +299,8 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::
   if (ffi::Error error = args.error(); error.failure()) return error;
 
   // An odd number of cache lines: else rows would lie at distances that share few places of the first cache.
-  int64_t lines = (p + 2 * LANES - 1) / (2 * LANES), width = (lines | 1) * 2 * LANES;
+  int64_t pairs = (p + 2 * LANES - 1) / (2 * LANES), width = pairs * 2 * LANES;
+  if (width / LINE % 2 == 0) width += LINE;
   Room room;
   float* means_w = room.take(2 * c * width);
   for (int64_t j = 0; j < 2 * c; ++j) std::fill_n(means_w + j * width + p, width - p, 0.0f);
@@ -324,11 +327,11 @@ ffi::Error MatrixPooledInputs(ffi::ThreadPool pool, ffi::RemainingArgs in, ffi::
       for (int64_t r = begin; r < end; ++r)
         diagnose ? a.visit<true, 1>(r, buffer, sums) : a.visit<false, 1>(r, buffer, sums);
   });
-  tasks = std::min<int64_t>(16, lines);
+  tasks = std::min<int64_t>(16, pairs);
   spread(pool, tasks, [&](int64_t t) {
     Room own;
     float* buffer = own.take(4 * LANES * c);
-    for (int64_t b = t * lines / tasks; b < (t + 1) * lines / tasks; ++b) a.to_weights(b * 2 * LANES, buffer);
+    for (int64_t b = t * pairs / tasks; b < (t + 1) * pairs / tasks; ++b) a.to_weights(b * 2 * LANES, buffer);
   });
   a.to_bias();
   if (diagnose) {

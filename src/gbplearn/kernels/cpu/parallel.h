@@ -1,4 +1,4 @@
-// What the kernels share: vectors of eight floats, work spread over XLA's own threads, arrays that may be one number.
+// What the kernels share: vectors of eight floats (sixteen with AVX-512), work spread over XLA's own threads, arrays that may be one number.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#ifdef __AVX2__
+#ifdef __AVX2__  // which processors with AVX-512 have, too
 #include <immintrin.h>
 #endif
 
@@ -21,7 +21,11 @@ namespace gbplearn {
 
 #define INLINE inline __attribute__((always_inline))
 
+#ifdef __AVX512F__
+constexpr int LANES = 16;
+#else
 constexpr int LANES = 8;
+#endif
 typedef float Vec __attribute__((vector_size(4 * LANES)));
 typedef float LooseVec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Mask __attribute__((vector_size(4 * LANES)));
@@ -30,8 +34,20 @@ INLINE Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); 
 INLINE void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
 INLINE Vec all(float x) { return x - Vec{}; }
 
-// The first `count` of eight; the rest is `fill`, and no memory is touched for it.
-#ifdef __AVX2__
+// The first `count` of a vector; the rest is `fill`, and no memory is touched for it.
+#ifdef __AVX512F__
+INLINE __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>(_bzhi_u32(0xffff, static_cast<uint32_t>(count))); }
+
+INLINE Vec load(const float* p, int64_t count, float fill) {
+  if (count >= LANES) return load(p);
+  return _mm512_mask_loadu_ps(all(fill), first_lanes(count), p);
+}
+
+INLINE void store(float* p, Vec v, int64_t count) {
+  if (count >= LANES) return store(p, v);
+  _mm512_mask_storeu_ps(p, first_lanes(count), v);
+}
+#elif defined(__AVX2__)
 INLINE __m256i first_lanes(int64_t count) {
   alignas(32) static const int32_t bits[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bits + LANES - count));
@@ -91,13 +107,39 @@ INLINE float largest_of(Vec v) {
 }
 
 INLINE Mask first_of(int64_t count) {
+#ifdef __AVX512F__
+  Mask lane{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
   Mask lane{0, 1, 2, 3, 4, 5, 6, 7};
+#endif
   return lane < static_cast<int32_t>(count < LANES ? count : LANES);
 }
 
-// Eight vectors, turned round.
+// As many vectors as lanes, turned round.
 INLINE void transpose(Vec (&a)[LANES]) {
-#ifdef __AVX2__
+#ifdef __AVX512F__
+  __m512 pairs[LANES], fours[LANES], eights[LANES];
+  for (int i = 0; i < LANES; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  // Of rows i to i + 3 the columns q, q + 4, q + 8 and q + 12.
+  for (int i = 0; i < LANES; i += 4)
+    for (int q = 0; q < 2; ++q) {
+      fours[i + 2 * q] = _mm512_shuffle_ps(pairs[i + q], pairs[i + 2 + q], 0x44);
+      fours[i + 2 * q + 1] = _mm512_shuffle_ps(pairs[i + q], pairs[i + 2 + q], 0xEE);
+    }
+  // Of rows i to i + 7: columns q and q + 8, then q + 4 and q + 12.
+  for (int i = 0; i < LANES; i += 8)
+    for (int q = 0; q < 4; ++q) {
+      eights[i + q] = _mm512_shuffle_f32x4(fours[i + q], fours[i + 4 + q], 0x88);
+      eights[i + 4 + q] = _mm512_shuffle_f32x4(fours[i + q], fours[i + 4 + q], 0xDD);
+    }
+  for (int q = 0; q < 8; ++q) {
+    a[q] = _mm512_shuffle_f32x4(eights[q], eights[q + 8], 0x88);
+    a[q + 8] = _mm512_shuffle_f32x4(eights[q], eights[q + 8], 0xDD);
+  }
+#elif defined(__AVX2__)
   __m256 pairs[LANES], fours[LANES];
   for (int i = 0; i < LANES; i += 2) {
     pairs[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
@@ -128,7 +170,9 @@ INLINE void prefetch(const float* p) { __builtin_prefetch(p, 1, 2); }
 
 // Whether it is true of any lane.
 INLINE bool some(Mask bits) {
-#ifdef __AVX2__
+#ifdef __AVX512F__
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(bits), reinterpret_cast<__m512i>(bits));
+#elif defined(__AVX2__)
   return !_mm256_testz_si256(reinterpret_cast<__m256i>(bits), reinterpret_cast<__m256i>(bits));
 #else
   int32_t all = 0;
@@ -152,7 +196,7 @@ struct Blocks {
   Blocks(const Array& a, int64_t factors) : data(a.data), size(factors / a.size), one(a.size == 1) {}
   INLINE Vec at(int64_t i, int64_t count, float fill) const { return size == 1 ? load(data + i, count, fill) : all(at(i)); }
   INLINE float at(int64_t i) const { return data[static_cast<uint32_t>(i) / static_cast<uint32_t>(size)]; }
-  // Where the eight may lie in two blocks, or more.
+  // Where a vector may lie in two blocks, or more.
   INLINE Vec across(int64_t i, int64_t count, float fill) const {
     if (one) return first_of(count) ? all(*data) : all(fill);
     if (size == 1) return load(data + i, count, fill);

@@ -89,7 +89,7 @@ struct TaskDiagnostics {
   Vec switched{};
 };
 
-// Lanes [first, count) of eight; no memory is touched for the others.
+// Lanes [first, count) of a vector; no memory is touched for the others.
 INLINE Vec load_from(int64_t first, const float* p, int64_t count) {
   if (first <= 0) return load(p, count, 0);
   Vec out{};

@@ -37,7 +37,7 @@ struct Tiles {
     lam = x->one_lam + load(x->more_lam[0] + at, count, 1);
   }
 
-  // Eight channels of one tile, or `count` of them; `unit` and `corner` are where they lie in y and x. `S`: the size of a
+  // A vector of channels of one tile, or `count` of them; `unit` and `corner` are where they lie in y and x. `S`: the size of a
   // tile if it is known, else 0; `weight_here`: of the tile, if that is uniform; `DIAGNOSE`: whether the diagnostics of x
   // and y are wanted.
   template <bool DIAGNOSE, int S, bool UNIFORM>
