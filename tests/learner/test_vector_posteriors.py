@@ -229,7 +229,7 @@ def test_refusals():
         graph.variable("v", (2, 4), prior=prior, block=True)
     with pytest.raises(ValueError, match="solve: 'w' is a vector variable"):
         gbp.solve(gbp.compile(graph), graph.data())
-    with pytest.raises(ValueError, match="which gbp.OnMovement does not take"):
+    with pytest.raises(ValueError, match=r"which gbp\.OnMovement does not take"):
         gbp.infer(graph, relinearise=gbp.OnMovement(0.1))
     with pytest.raises(IndexError, match="one vector variable"):
         w[:, 1:]

@@ -43,6 +43,7 @@ from ..factors.operators import UnitRows
 
 # Of a target that says nothing along some direction, the precision there: its root must be invertible.
 _LEAST = 1e-10
+_TINY = 1e-30
 # Share of the last expansion that is kept in the next: that of a likelihood under its own belief may swing.
 _KEPT = 0.2
 
@@ -179,17 +180,79 @@ class Targets(NamedTuple):
     exact: bool
 
 
+class Joint(NamedTuple):
+    """All outputs of a batch with precisions `D` and information `e`: `N(z_0, S) exp(e z - z' D z / 2)`."""
+
+    start: Float[np.ndarray, "b c"]
+    covariance: Float[np.ndarray, "n n"]
+    precision: Float[np.ndarray, "b c c"]
+    information: Float[np.ndarray, "b c"]
+    root: Float[np.ndarray, "b c c"]  # D = E E'
+    inverse: Float[np.ndarray, "n n"]  # A^-1, A = I + E' S E
+    alpha: Float[np.ndarray, "b c"]  # z - z_0 = S alpha
+
+    @classmethod
+    def of(cls, start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray) -> Joint:
+        """Solve for them."""
+        (batch, classes), (values, vectors) = start.shape, np.linalg.eigh(d)
+        root = vectors * np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))[:, None, :]
+        a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(batch * classes)
+        inverse = np.linalg.inv(0.5 * (a + a.T))
+        pull = e - np.einsum("bcd,bd->bc", d, start)
+        moved = (covariance @ pull.reshape(-1)).reshape(batch, classes)
+        inner = inverse @ np.einsum("bcx,bc->bx", root, moved).reshape(-1)
+        alpha = pull - np.einsum("bcx,bx->bc", root, inner.reshape(batch, classes))
+        return cls(start, covariance, d, e, root, inverse, alpha)
+
+    @property
+    def mean(self) -> Float[np.ndarray, "b c"]:
+        """Of the outputs."""
+        return self.start + (self.covariance @ self.alpha.reshape(-1)).reshape(self.start.shape)
+
+    def variance(self) -> Float[np.ndarray, "b c"]:
+        """Of each output: the diagonal of `E^-T (I - A^-1) E^-1`, or of `S` for examples of which nothing is observed."""
+        (batch, classes), each, eye = self.start.shape, np.arange(len(self.start)), np.eye(self.start.shape[1])
+        seen = self.root.any((1, 2))
+        left = eye - self.inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
+        inside = np.linalg.solve(np.where(seen[:, None, None], self.root, eye), eye)
+        found = np.einsum("bxc,bxy,byc->bc", inside, left, inside)
+        # What is left of an output is no more than there was; where a target says next to nothing it is rounding.
+        return np.where(
+            seen[:, None], np.clip(found, 0, _alone(self.covariance, classes)), _alone(self.covariance, classes)
+        )
+
+    def gain(self) -> Float[np.ndarray, "n n"]:
+        """`M = (D^-1 + S)^-1 = E A^-1 E'`."""
+        back = np.swapaxes(self.root, 1, 2)
+        return _by_blocks(_by_blocks(self.inverse.T, back).T, back)
+
+    @property
+    def energy(self) -> float:
+        """`alpha' S alpha / 2`: of the beliefs before, at the new means."""
+        return 0.5 * float(self.alpha.reshape(-1) @ self.covariance @ self.alpha.reshape(-1))
+
+    def log_integral(self) -> float:
+        """Of that product."""
+        d, e, start = self.precision, self.information, self.start
+        pull = e - np.einsum("bcd,bd->bc", d, start)
+        at_start = (e * start).sum() - 0.5 * np.einsum("bc,bcd,bd->", start, d, start)
+        step = 0.5 * pull.reshape(-1) @ self.covariance @ self.alpha.reshape(-1)
+        return float(at_start + step + 0.5 * np.linalg.slogdet(self.inverse)[1])
+
+
+def _alone(covariance: np.ndarray, classes: int) -> np.ndarray:
+    return np.maximum(np.diagonal(covariance), 0).reshape(-1, classes)
+
+
 class Conditioned(NamedTuple):
     """The outputs of a batch given its targets."""
 
+    joint: Joint
     mean: Float[np.ndarray, "b c"]
     variance: Float[np.ndarray, "b c"]
-    alpha: Float[np.ndarray, "b c"]
-    gain: Float[np.ndarray, "n n"]  # M
     moves: list[float]  # of each iteration, how far any output moved, in standard deviations
     settled: bool
-    log_evidence: float  # log p(targets), of all examples together
-    energy: float  # alpha' S alpha / 2: of the parameters' beliefs before, at the new means
+    log_evidence: Callable[[], float]  # log p(targets), of all examples together
 
 
 def condition(
@@ -209,68 +272,35 @@ def condition(
     - `held`: precision of the outputs' own prior about 0, `(B,)`.
     - `weight`: of each example; 0 where nothing is observed.
     """
-    batch, classes = start.shape
-    each, eye = np.arange(batch), np.eye(classes)
-    prior_d = (held * (weight > 0))[:, None, None] * eye
-    s4 = covariance.reshape(batch, classes, batch, classes)
-    alone = s4[each, :, each, :]
-    mean, variance = start, np.maximum(np.diagonal(alone, axis1=1, axis2=2), 0)
-    seen, moves, settled = weight > 0, [], False
-    d = e = np.zeros(0)
-    for k in range(iterations):
-        own_d, gradient = targets.expand(mean, variance)
-        own_d = own_d * weight[:, None, None]
-        own_e = gradient * weight[:, None] + np.einsum("bcd,bd->bc", own_d, mean)
-        mixed = _KEPT if k and not targets.exact else 0.0
-        d, e = (own_d, own_e) if not mixed else (mixed * d + (1 - mixed) * own_d, mixed * e + (1 - mixed) * own_e)
-        root, inverse, alpha = _joint(start, covariance, d + prior_d, e)
-        new = start + (covariance @ alpha.reshape(-1)).reshape(batch, classes)
-        left = eye - inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
-        inside = np.linalg.solve(np.where(seen[:, None, None], root, eye), eye)
-        found = np.einsum("bxc,bxy,byc->bc", inside, left, inside)
-        found = np.where(seen[:, None], np.maximum(found, 0), variance)
-        moves.append(
-            float(np.max(np.abs(new - mean) / np.sqrt(np.maximum(found, 1e-30)), where=seen[:, None], initial=0))
-        )
-        mean, variance = new, found
-        settled = moves[-1] < tolerance or targets.exact
-        if settled or not np.isfinite(moves[-1]):
+    classes, seen, moves = start.shape[1], weight > 0, []
+    prior = (held * seen)[:, None, None] * np.eye(classes)
+
+    def expanded(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        precision, gradient = targets.expand(mean, variance)
+        precision = precision * weight[:, None, None]
+        return precision, gradient * weight[:, None] + np.einsum("bcd,bd->bc", precision, mean)
+
+    mean, variance = start, _alone(covariance, classes)
+    d, e = expanded(mean, variance)
+    while True:
+        joint = Joint.of(start, covariance, d + prior, e)
+        before, mean, variance = mean, joint.mean, joint.variance()
+        move = np.abs(mean - before) / np.sqrt(np.maximum(variance, _TINY))
+        moves.append(float(np.max(move, where=seen[:, None], initial=0)))
+        settled = targets.exact or moves[-1] < tolerance
+        if settled or len(moves) == iterations or not np.isfinite(moves[-1]):
             break
-    gain = _by_blocks(_by_blocks(inverse.T, np.swapaxes(root, 1, 2)).T, np.swapaxes(root, 1, 2))
-    energy = 0.5 * float(alpha.reshape(-1) @ covariance @ alpha.reshape(-1))
-    # The expansion as a Gaussian likelihood that has the true value at the mean.
-    quadratic = (e * mean).sum() - 0.5 * np.einsum("bc,bcd,bd->", mean, d, mean)
-    constant = -float((weight * targets.energies(mean))[seen].sum()) - quadratic
-    with_targets = _log_integral(start, covariance, d + prior_d, e, alpha, inverse)
-    _, without_inverse, of_prior = _joint(start, covariance, prior_d, np.zeros_like(e))
-    without = _log_integral(start, covariance, prior_d, np.zeros_like(e), of_prior, without_inverse)
-    return Conditioned(mean, variance, alpha, gain, moves, settled, constant + with_targets - without, energy)
+        own_d, own_e = expanded(mean, variance)
+        d, e = _KEPT * d + (1 - _KEPT) * own_d, _KEPT * e + (1 - _KEPT) * own_e
 
+    def log_evidence() -> float:
+        # The expansion as a Gaussian likelihood that has the true value at the mean.
+        quadratic = (e * mean).sum() - 0.5 * np.einsum("bc,bcd,bd->", mean, d, mean)
+        constant = -float((weight * targets.energies(mean))[seen].sum()) - quadratic
+        without = Joint.of(start, covariance, prior, np.zeros_like(e))
+        return constant + joint.log_integral() - without.log_integral()
 
-def _joint(
-    start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`N(z_0, S) exp(e z - z' D z / 2)`: the root `E` of `D = E E'`, `A^-1` of `A = I + E' S E`, `alpha`."""
-    (batch, classes), (values, vectors) = start.shape, np.linalg.eigh(d)
-    root = vectors * np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))[:, None, :]
-    a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(batch * classes)
-    inverse = np.linalg.inv(0.5 * (a + a.T))
-    pull = e - np.einsum("bcd,bd->bc", d, start)
-    moved = (covariance @ pull.reshape(-1)).reshape(batch, classes)
-    inner = inverse @ np.einsum("bcx,bc->bx", root, moved).reshape(-1)
-    alpha = pull - np.einsum("bcx,bx->bc", root, inner.reshape(batch, classes))
-    return root, inverse, alpha
-
-
-def _log_integral(
-    start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray, alpha: np.ndarray, inverse: np.ndarray
-) -> float:
-    """`log` of the integral of `N(z; z_0, S) exp(e z - z' D z / 2)`."""
-    pull = e - np.einsum("bcd,bd->bc", d, start)
-    at_start = (e * start).sum() - 0.5 * np.einsum("bc,bcd,bd->", start, d, start)
-    return float(
-        at_start + 0.5 * pull.reshape(-1) @ covariance @ alpha.reshape(-1) + 0.5 * np.linalg.slogdet(inverse)[1]
-    )
+    return Conditioned(joint, mean, variance, moves, settled, log_evidence)
 
 
 class Updated(NamedTuple):
@@ -302,15 +332,16 @@ def update(
     start, covariance = np.asarray(seen.linear.outputs, float), np.asarray(seen.covariance, float)
     covariance = 0.5 * (covariance + covariance.T)
     found = condition(start, covariance, targets, held, weight, iterations, tolerance)
-    if not (np.isfinite(found.mean).all() and np.isfinite(found.gain).all()):
+    whole = found.joint.gain()
+    if not (np.isfinite(found.mean).all() and np.isfinite(whole).all()):
         return Updated(None, found, math.nan, 0)
-    alpha, gain = (jnp.asarray(a, x.dtype) for a in (found.alpha, found.gain))
+    alpha, gain = (jnp.asarray(a, x.dtype) for a in (found.joint.alpha, whole))
     means, taken = _respond(seen, beliefs, alpha, gain)
 
     def energy(outputs: Array) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
 
-    before, most = energy(seen.linear.outputs), _WORSE * weight.sum()
+    before, most, after = energy(seen.linear.outputs), _WORSE * weight.sum(), math.nan
     for halved in range(_HALVINGS):
         part = {n: beliefs[n].mean + 0.5**halved * (m - beliefs[n].mean) for n, m in means.items()} if halved else means
         after = energy(_outputs(links, part, x))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -41,11 +42,11 @@ class ChainResult(Mapping[str, Belief]):
         beliefs: Mapping[str, Belief],
         status: Status,
         trace: Trace,
-        log_evidence: float,
+        log_evidence: Callable[[], float],
         measurements: Mapping[str, float],
         shortened: int,
     ):
-        self.beliefs, self.status, self.trace, self.log_evidence = beliefs, status, trace, log_evidence
+        self.beliefs, self.status, self.trace, self._log_evidence = beliefs, status, trace, log_evidence
         self.measurements, self.shortened = dict(measurements), shortened
         self.noise: dict[str, float] = {}
         self.guard: tuple[GuardEvent, ...] = ()
@@ -58,6 +59,11 @@ class ChainResult(Mapping[str, Belief]):
 
     def __len__(self) -> int:
         return len(self.beliefs)
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """`log p(targets | inputs, all before)`, of all examples together; exact for linear networks and Gaussian heads."""
+        return self._log_evidence()
 
     @property
     def iterations(self) -> int:
@@ -243,7 +249,7 @@ class VectorActivations:
             now = as_parameters(updated.beliefs, beliefs)
         moves = np.asarray(found.moves)
         constant = np.ones(len(moves))
-        trace = Trace(moves, {head.name: updated.energy * constant}, found.energy * constant, {})
+        trace = Trace(moves, {head.name: updated.energy * constant}, found.joint.energy * constant, {})
         outputs = Gaussian.from_moments(mean=found.mean, std=np.sqrt(np.maximum(found.variance, 1e-12)))
         known = {**now, self.net.output: outputs}
         counts = {head.name: batch.label_count}

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
+from ...engine.result import Result
 from ...learner.learner import Learner
 from ...show.figures import BLUE, GREY, ORANGE, picture
 from ...show.page import Section
@@ -60,6 +61,8 @@ def _messages_and_cost(learnt: Learnt, folder: Path) -> list[Section]:
     if learner.batches:
         prior = learner.filtering.next_prior(prior, learner.prior)
     result, _ = learner.infer_batch(batch, prior, learner.noise)
+    if not isinstance(result, Result):
+        return []  # of a chain there are no messages to show
     damping = learner.infer_options(batch, prior)["damping"]
     costs = group_costs(
         result.graph, damping=damping, schedule=learner.options["schedule"], messages=learner.options["messages"]
