@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from .family import Values
-from .sensitivity import FullSensitivity, RowSensitivity, Sensitivity, as_outputs
+from .sensitivity import FullSensitivity, RowSensitivity, Sensitivity, as_outputs, shares
 
 
 class IndependentVectors(NamedTuple):
@@ -39,15 +40,19 @@ class IndependentVectors(NamedTuple):
         """The mean that `alpha` leads to."""
         return self.mean + self.variance * of.back(alpha)
 
-    def taken(self, of: Sensitivity, kept: None, gain: Float[Array, "n n"]) -> Float[Array, "u p"]:
-        """Variances after a joint update."""
-        if isinstance(of, FullSensitivity):
-            j = of.by_unit()
-            known = jnp.einsum("unp,unp->up", j, jnp.matmul(gain, j))
-        else:
-            known = jnp.einsum("ubp,bp->up", jnp.matmul(of.shares(gain), of.rows), of.rows)
-        return self.variance * jnp.maximum(1 - self.variance * known, jnp.finfo(self.variance.dtype).eps)
+    def absorb(
+        self, of: Sensitivity, kept: None, gain: np.ndarray, mean: Array, alpha: np.ndarray
+    ) -> IndependentVectors:
+        """The belief after a joint update, outside of compiled code: `V - V J' M J V` keeps its diagonal.
 
-    def absorb(self, of: Sensitivity, kept: None, taken: Array, mean: Array, alpha: Array) -> IndependentVectors:
-        """The belief after a joint update."""
-        return IndependentVectors(mean, taken)
+        **Arguments:** `gain`: `M (n, n)`; `mean`: that `alpha` has led to.
+        """
+        variance = np.asarray(self.variance, float)
+        if isinstance(of, FullSensitivity):
+            j = np.moveaxis(np.asarray(of.each, float).reshape(len(gain), *variance.shape), 1, 0)
+            known = np.einsum("unp,unp->up", j, np.matmul(gain, j))
+        else:
+            rows = np.asarray(of.rows, float)
+            known = np.einsum("ubp,bp->up", np.matmul(shares(np.asarray(of.slopes, float), gain), rows), rows)
+        left = np.maximum(1 - variance * known, np.finfo(np.float32).eps)
+        return IndependentVectors(mean, jnp.asarray(variance * left, self.variance.dtype))

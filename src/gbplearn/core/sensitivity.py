@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -34,12 +35,6 @@ class RowSensitivity(NamedTuple):
     def on_rows(self, alpha: Float[Array, "b c"]) -> Float[Array, "b u"]:
         """Of each row and unit what `alpha` comes to."""
         return jnp.einsum("bcu,bc->bu", self.slopes, alpha)
-
-    def shares(self, gain: Float[Array, "n n"]) -> Float[Array, "u b b"]:
-        """`sum_cd slope_bcu M_bc,ed slope_edu`: what a matrix over all outputs comes to on the rows, for each unit."""
-        b, c, u = self.slopes.shape
-        scaled = jnp.einsum("xed,edu->xeu", gain.reshape(b * c, b, c), self.slopes).reshape(b, c, b, u)
-        return jnp.einsum("bcu,bceu->ube", self.slopes, scaled)
 
 
 class FullSensitivity(NamedTuple):
@@ -64,10 +59,17 @@ class FullSensitivity(NamedTuple):
 Sensitivity = RowSensitivity | FullSensitivity
 
 
-def as_outputs(by_rows: Float[Array, "u b b"], slopes: Float[Array, "b c u"]) -> Float[Array, "n n"]:
+def as_outputs(by_rows: Float[Array, "k b b"], slopes: Float[Array, "b c u"]) -> Float[Array, "n n"]:
     """`sum_u slope_bcu K_ube slope_edu`: covariances of the rows' numbers as those of all outputs."""
     b, c, _ = slopes.shape
     if by_rows.shape[0] == 1:
         wide = slopes.reshape(b * c, -1)
         return ((wide @ wide.T).reshape(b, c, b, c) * by_rows[0][:, None, :, None]).reshape(b * c, b * c)
     return jnp.einsum("bcu,ube,edu->bced", slopes, by_rows, slopes).reshape(b * c, b * c)
+
+
+def shares(slopes: np.ndarray, gain: np.ndarray) -> Float[np.ndarray, "u b b"]:
+    """`sum_cd slope_bcu M_bc,ed slope_edu`: what a matrix over all outputs comes to on the rows, for each unit."""
+    b, c, u = slopes.shape
+    scaled = np.matmul(gain.reshape(b * c, b, c).transpose(1, 0, 2), slopes)  # (e, bc, u)
+    return np.einsum("bcu,ebcu->ube", slopes, scaled.reshape(b, b, c, u))

@@ -30,7 +30,7 @@ from jaxtyping import Float
 from . import linalg
 from .family import Values
 from .gaussian import Gaussian
-from .sensitivity import RowSensitivity, Sensitivity, as_outputs
+from .sensitivity import RowSensitivity, Sensitivity, as_outputs, shares
 
 # From so many numbers on, rows are weighted unit by unit: all at once would not fit the caches.
 _LARGE = 1_000_000
@@ -242,14 +242,14 @@ class VectorGaussian(eqx.Module):
 
     # A joint update of all outputs of a batch: `engine/chain.py`.
 
-    def output_covariance(self, of: Sensitivity) -> tuple[Float[Array, "n n"], Float[Array, "k p n"]]:
-        """`sum_u J_u S_u J_u'` of the outputs, and `L' J'` of the rows (or, of filters, of each unit), to be kept."""
+    def output_covariance(self, of: Sensitivity) -> tuple[Float[Array, "n n"], tuple[Array, Array | None]]:
+        """`sum_u J_u S_u J_u'` of the outputs; and to be kept `Z = L' J'` of the rows, with `Z' Z`, or of each unit."""
         root = jnp.asarray(self.root)
         if isinstance(of, RowSensitivity):
             z, k = _projected(root, of.rows)
-            return as_outputs(k, of.slopes), z
+            return as_outputs(k, of.slopes), (z, k)
         z = jnp.matmul(of.by_unit(), root)  # (u, n, p)
-        return jnp.sum(jnp.matmul(z, jnp.swapaxes(z, -1, -2)), 0), jnp.swapaxes(z, -1, -2)
+        return jnp.sum(jnp.matmul(z, jnp.swapaxes(z, -1, -2)), 0), (jnp.swapaxes(z, -1, -2), None)
 
     def output_variance(self, of: Sensitivity) -> Float[Array, "b c"]:
         """The diagonal of that."""
@@ -258,38 +258,46 @@ class VectorGaussian(eqx.Module):
         z = jnp.matmul(of.by_unit(), jnp.asarray(self.root))
         return jnp.sum(z * z, (0, 2)).reshape(of.each.shape[:2])
 
-    def moved(self, of: Sensitivity, kept: Float[Array, "k p n"], alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
+    def moved(self, of: Sensitivity, kept: tuple[Array, Array | None], alpha: Float[Array, "b c"]) -> Array:
         """The mean that `alpha` leads to: `m + S J' alpha`."""
-        root = jnp.asarray(self.root)
+        root, z = jnp.asarray(self.root), kept[0]
         if isinstance(of, RowSensitivity):
-            pull = _columns_times(kept, of.on_rows(alpha).T)  # (k, p, u | 1)
+            pull = _columns_times(z, of.on_rows(alpha).T)  # (k, p, u | 1)
         else:
-            pull = jnp.matmul(kept, alpha.reshape(-1))[..., None]
+            pull = jnp.matmul(z, alpha.reshape(-1))[..., None]
         if root.shape[0] < pull.shape[0]:
             return self.mean + pull[..., 0] @ root[0].T
         return self.mean + jnp.swapaxes(jnp.matmul(root, pull), -1, -2).reshape(self.shape)
 
-    def taken(self, of: Sensitivity, kept: Float[Array, "k p n"], gain: Float[Array, "n n"]) -> Array:
-        """What a joint update takes of the covariance: on the rows, or `L' J' M J L` of each unit."""
-        if isinstance(of, RowSensitivity):
-            return of.shares(gain)
-        return jnp.matmul(jnp.matmul(kept, gain), jnp.swapaxes(kept, -1, -2))
+    def absorb(
+        self, of: Sensitivity, kept: tuple[Array, Array | None], gain: np.ndarray, mean: Array, alpha: np.ndarray
+    ) -> VectorGaussian:
+        """The belief after a joint update, outside of compiled code. Where a covariance is shared it is the mean.
 
-    def absorb(self, of: Sensitivity, kept: Array, taken: Array, mean: Array, alpha: Array) -> VectorGaussian:
-        """The belief after a joint update, outside of compiled code. Where a covariance is shared it is the mean."""
-        wide = np.asarray(self.root)
+        **Arguments:** `gain`: `M (n, n)`; `mean`: that `alpha` has led to.
+        """
+        wide, z = np.asarray(self.root), np.asarray(kept[0])
         if isinstance(of, RowSensitivity):
-            new, left = _less(wide, np.asarray(kept), np.asarray(taken, float))
-            pull = np.matmul(np.asarray(kept), np.asarray(of.on_rows(alpha)).T[..., None])
+            slopes = np.asarray(of.slopes, float)
+            t = shares(slopes, gain)
+            pull = np.matmul(z, np.einsum("bcu,bc->ub", slopes, alpha)[..., None])
+        if isinstance(of, RowSensitivity) and len(of.rows) <= wide.shape[-1]:
+            new, left = _less(wide, z, t)
+            spread = float(np.sum(left - 1 - np.log(left)))
         else:
-            rest = np.eye(wide.shape[-1]) - np.asarray(taken, float)
-            rest = rest.mean(0, keepdims=True) if self.shared else rest
-            root, left = _root_of_definite(rest)
-            new = jnp.asarray(wide @ root, self.dtype)
-            pull = np.matmul(np.asarray(kept), np.asarray(alpha).reshape(-1))
+            if isinstance(of, RowSensitivity):
+                # By what the rows say: `T = W (I + K W)^-1`. With `I - Z T Z'` itself small numbers would be rounding.
+                w = t @ np.linalg.inv(np.eye(t.shape[-1]) - np.asarray(kept[1], float) @ t)
+                back = np.linalg.inv(np.eye(wide.shape[-1]) + _around(np.asarray(z, float), w))
+            else:
+                pull = np.matmul(z, alpha.reshape(-1))
+                back = np.eye(wide.shape[-1]) - _around(z, gain)
+            back = back.mean(0, keepdims=True) if self.shared else back
+            root, left = _root_of_definite(back)
+            new, spread = jnp.asarray(wide @ root, self.dtype), float(np.sum(left - 1 - np.log(left)))
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
-        spread = 0.5 * float(np.sum(left - 1 - np.log(left))) * (self.shape[0] / len(wide))
-        return VectorGaussian(mean, new, spread + 0.5 * float(np.sum(pull.astype(float) ** 2)))
+        gained = 0.5 * spread * (self.shape[0] / len(wide)) + 0.5 * float(np.sum(pull.astype(float) ** 2))
+        return VectorGaussian(mean, new, gained)
 
     def precision(self) -> np.ndarray:
         """`S^-1`, of each unit or one for all."""
@@ -410,6 +418,12 @@ def _less(wide: np.ndarray, z: np.ndarray, t: np.ndarray) -> tuple[Array, np.nda
     middle, left = _root_of_less(t, k)
     share = middle.astype(wide.dtype) @ np.swapaxes(z, -1, -2)
     return jax.device_put(wide - (wide @ z) @ share), left
+
+
+def _around(z: np.ndarray, m: np.ndarray) -> np.ndarray:
+    """`Z M Z'`, symmetric."""
+    out = np.matmul(np.matmul(z, m), np.swapaxes(z, -1, -2))
+    return 0.5 * (out + np.swapaxes(out, -1, -2))
 
 
 def _root_of_definite(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

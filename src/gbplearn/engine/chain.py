@@ -44,8 +44,9 @@ from ..factors.operators import UnitRows
 # Of a target that says nothing along some direction, the precision there: its root must be invertible.
 _LEAST = 1e-10
 _TINY = 1e-30
-# Share of the last expansion that is kept in the next: that of a likelihood under its own belief may swing.
-_KEPT = 0.2
+# Share of the last expansion that is kept in the next. That of a likelihood under its own belief may swing: where the
+# outputs move by more than this part of the least that they have moved, half as much of a new one is taken.
+_KEPT, _SWINGS = 0.2, 0.9
 
 
 class Link(eqx.Module):
@@ -150,13 +151,9 @@ def predict(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> tupl
 
 
 @jax.jit
-def _respond(
-    seen: Seen, beliefs: Mapping[str, Any], alpha: Array, gain: Array
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Of each parameter its new mean, and what is taken of its covariance."""
-    parts = {name: (beliefs[name], of, seen.kept[name]) for name, of in seen.linear.sensitivities.items()}
-    means = {name: b.moved(of, kept, alpha) for name, (b, of, kept) in parts.items()}
-    return means, {name: b.taken(of, kept, gain) for name, (b, of, kept) in parts.items()}
+def _moved(seen: Seen, beliefs: Mapping[str, Any], alpha: Array) -> dict[str, Array]:
+    """Of each parameter its new mean."""
+    return {n: beliefs[n].moved(of, seen.kept[n], alpha) for n, of in seen.linear.sensitivities.items()}
 
 
 @jax.jit
@@ -210,16 +207,17 @@ class Joint(NamedTuple):
         return self.start + (self.covariance @ self.alpha.reshape(-1)).reshape(self.start.shape)
 
     def variance(self) -> Float[np.ndarray, "b c"]:
-        """Of each output: the diagonal of `E^-T (I - A^-1) E^-1`, or of `S` for examples of which nothing is observed."""
+        """Of each output: the diagonal of `E^-T (I - A^-1) E^-1`."""
         (batch, classes), each, eye = self.start.shape, np.arange(len(self.start)), np.eye(self.start.shape[1])
-        seen = self.root.any((1, 2))
+        seen, before = self.root.any((1, 2)), _alone(self.covariance, classes)
         left = eye - self.inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
         inside = np.linalg.solve(np.where(seen[:, None, None], self.root, eye), eye)
         found = np.einsum("bxc,bxy,byc->bc", inside, left, inside)
+        if not seen.all():  # what others say of these: `S - S M S`
+            rows = self.covariance.reshape(batch, classes, -1)[~seen]
+            found[~seen] = before[~seen] - np.sum((rows @ self.gain()) * rows, -1)
         # What is left of an output is no more than there was; where a target says next to nothing it is rounding.
-        return np.where(
-            seen[:, None], np.clip(found, 0, _alone(self.covariance, classes)), _alone(self.covariance, classes)
-        )
+        return np.clip(found, 0, before)
 
     def gain(self) -> Float[np.ndarray, "n n"]:
         """`M = (D^-1 + S)^-1 = E A^-1 E'`."""
@@ -280,7 +278,7 @@ def condition(
         precision = precision * weight[:, None, None]
         return precision, gradient * weight[:, None] + np.einsum("bcd,bd->bc", precision, mean)
 
-    mean, variance = start, _alone(covariance, classes)
+    mean, variance, share = start, _alone(covariance, classes), _KEPT
     d, e = expanded(mean, variance)
     while True:
         joint = Joint.of(start, covariance, d + prior, e)
@@ -290,8 +288,10 @@ def condition(
         settled = targets.exact or moves[-1] < tolerance
         if settled or len(moves) == iterations or not np.isfinite(moves[-1]):
             break
+        if moves[-1] > _SWINGS * min(moves[:-1], default=math.inf):
+            share = 0.5 * (1 + share)
         own_d, own_e = expanded(mean, variance)
-        d, e = _KEPT * d + (1 - _KEPT) * own_d, _KEPT * e + (1 - _KEPT) * own_e
+        d, e = share * d + (1 - share) * own_d, share * e + (1 - share) * own_e
 
     def log_evidence() -> float:
         # The expansion as a Gaussian likelihood that has the true value at the mean.
@@ -332,11 +332,11 @@ def update(
     start, covariance = np.asarray(seen.linear.outputs, float), np.asarray(seen.covariance, float)
     covariance = 0.5 * (covariance + covariance.T)
     found = condition(start, covariance, targets, held, weight, iterations, tolerance)
-    whole = found.joint.gain()
-    if not (np.isfinite(found.mean).all() and np.isfinite(whole).all()):
+    gain = found.joint.gain()
+    if not (np.isfinite(found.mean).all() and np.isfinite(gain).all()):
         return Updated(None, found, math.nan, 0)
-    alpha, gain = (jnp.asarray(a, x.dtype) for a in (found.joint.alpha, whole))
-    means, taken = _respond(seen, beliefs, alpha, gain)
+    alpha = found.joint.alpha
+    means = _moved(seen, beliefs, jnp.asarray(alpha, x.dtype))
 
     def energy(outputs: Array) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
@@ -348,7 +348,7 @@ def update(
         if after <= before + most:
             kept = seen.kept
             new = {
-                n: beliefs[n].absorb(of, kept[n], taken[n], part[n], alpha * 0.5**halved)
+                n: beliefs[n].absorb(of, kept[n], gain, part[n], alpha * 0.5**halved)
                 for n, of in seen.linear.sensitivities.items()
             }
             return Updated(new, found, after, halved)

@@ -62,7 +62,7 @@ class ChainResult(Mapping[str, Belief]):
 
     @cached_property
     def log_evidence(self) -> float:
-        """`log p(targets | inputs, all before)`, of all examples together; exact for linear networks and Gaussian heads."""
+        """`log p(targets | inputs, all before)` of all examples together; exact for linear networks, Gaussian heads."""
         return self._log_evidence()
 
     @property

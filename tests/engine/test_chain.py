@@ -1,0 +1,220 @@
+"""Joint updates (`engine/chain.py`): derivatives against JAX's own, updates against dense solves, the rest at rest."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gbplearn as gbp
+from gbplearn.core.independent import IndependentVectors
+from gbplearn.core.sensitivity import FullSensitivity, RowSensitivity
+from gbplearn.core.vector import VectorGaussian
+from gbplearn.engine import chain
+from gbplearn.network.vector_activations import VectorActivations, as_vectors, targets_of
+
+SHAPE = (6, 6, 2)
+
+
+def network(**more):
+    """Every kind of link: a convolution, pooling by maximum and by mean, a hidden layer, outputs."""
+    return gbp.Sequential(
+        gbp.Conv2D(3, kernel=3, activation="leaky_relu", sigma=0.02, weight_prior=0.4, bias_prior=0.3, **more),
+        gbp.MaxPool2D(2, sigma=0.03),
+        gbp.Dense(5, activation="tanh", sigma=0.05, weight_prior=0.5, bias_prior=0.2, **more),
+        gbp.Dense(3, sigma=0.04, weight_prior=0.6, bias_prior=0.2, prior=5.0, **more),
+        gbp.GaussianObservation(sigma=0.3),
+        input_shape=SHAPE,
+    )
+
+
+def images(n=4, seed=0):
+    r = np.random.default_rng(seed)
+    return r.standard_normal((n, *SHAPE)).astype(np.float32), r.standard_normal((n, 3)).astype(np.float32)
+
+
+def prepared(net):
+    links = VectorActivations(net, net.input_shape, np.float32).links
+    return links, as_vectors(net.priors(), links, np.float32)
+
+
+def forward(net, links, means, x):
+    for link in links:
+        x = link.outputs(x, means)
+    return x
+
+
+@pytest.mark.parametrize("posterior", ["diagonal", "block", "shared"])
+def test_outputs_are_those_of_a_forward_pass(posterior):
+    net, (x, _) = network(posterior=posterior), images()
+    links, beliefs = prepared(net)
+    found = chain.linearise(links, {n: b.mean for n, b in beliefs.items()}, jnp.asarray(x)).outputs
+    expected = net.forward(x, {n: p.mean for n, p in net.priors().items()})[net.output]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_sensitivities_are_derivatives():
+    """Against JAX's own of the whole network; conv and dense keep them in different forms."""
+    net, (x, _) = network(posterior="block"), images()
+    links, beliefs = prepared(net)
+    means = {n: b.mean for n, b in beliefs.items()}
+    found = chain.linearise(links, means, jnp.asarray(x)).sensitivities
+    expected = jax.jacrev(lambda m: forward(net, links, m, jnp.asarray(x)))(means)
+    assert isinstance(found["conv"], FullSensitivity)
+    assert isinstance(found["dense"], RowSensitivity)
+    for name, of in found.items():
+        j = (
+            of.each
+            if isinstance(of, FullSensitivity)
+            else np.einsum("bcu,bp->bcup", np.asarray(of.slopes), np.asarray(of.rows))
+        )
+        np.testing.assert_allclose(j, expected[name], atol=2e-5)
+
+
+def test_noise_of_the_layers_comes_up():
+    """`R = sum sigma² G G'`, with `G` by JAX's derivatives of the part of the network above each layer."""
+    net, (x, _) = network(posterior="block"), images()
+    links, beliefs = prepared(net)
+    means = {n: b.mean for n, b in beliefs.items()}
+    found, now = np.asarray(chain.linearise(links, means, jnp.asarray(x)).noise), jnp.asarray(x)
+    expected = np.zeros_like(found)
+    for i, link in enumerate(links):
+        now = link.outputs(now, means)
+        g = np.asarray(jax.vmap(jax.jacrev(lambda h, i=i: forward(net, links[i + 1 :], means, h[None])[0]))(now))
+        g = g.reshape(*g.shape[:2], -1)
+        expected += (0.02, 0.03, 0.05, 0.04)[i] ** 2 * np.einsum("bci,bdi->bcd", g, g)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
+
+
+def dense_update(net, links, beliefs, x, y):
+    """A Kalman filter with all parameters in one vector, in NumPy: means, and the covariance of all."""
+    means = {n: b.mean for n, b in beliefs.items()}
+    names = list(means)
+    jacobians = jax.jacrev(lambda m: forward(net, links, m, jnp.asarray(x)))(means)
+    j = np.concatenate([np.asarray(jacobians[n], float).reshape(y.size, -1) for n in names], 1)
+    m = np.concatenate([np.asarray(means[n], float).ravel() for n in names])
+    p = np.diag(np.concatenate([spread(beliefs[n]).ravel() for n in names]))
+    seen = chain.linearise(links, means, jnp.asarray(x))
+    z, classes = np.asarray(seen.outputs, float).ravel(), y.shape[1]
+    s = j @ p @ j.T
+    for b, r in enumerate(np.asarray(seen.noise, float)):
+        s[b * classes : (b + 1) * classes, b * classes : (b + 1) * classes] += r
+    # The prior of the outputs is one more measurement of each, of 0.
+    precision = 1 / 0.3**2 + 1 / 5.0**2
+    target = (y.ravel() / 0.3**2) / precision
+    gain = p @ j.T @ np.linalg.inv(s + np.eye(len(z)) / precision)
+    sizes = np.cumsum([means[n].size for n in names])[:-1]
+    return dict(zip(names, np.split(m + gain @ (target - z), sizes))), p - gain @ j @ p, names, sizes
+
+
+def spread(belief):
+    if isinstance(belief, IndependentVectors):
+        return np.asarray(belief.variance, float)
+    return np.asarray(belief.variance, float)
+
+
+@pytest.mark.parametrize("posterior", ["diagonal", "block", "shared"])
+def test_an_update_is_a_dense_solve(posterior):
+    """Means of all parameters; of covariances what the family keeps."""
+    net, (x, y) = network(posterior=posterior), images()
+    links, beliefs = prepared(net)
+    batch = net.batch(x, y)
+    targets, ones = targets_of(net.places[-1].layer, batch, np.float32), np.ones(len(x))
+    held = np.full(len(x), 5.0**-2)
+    found = chain.update(links, beliefs, jnp.asarray(x), targets, held, ones, 10, 1e-3)
+    assert found.beliefs is not None
+    assert found.shortened == 0
+    means, covariance, names, sizes = dense_update(net, links, beliefs, x, y)
+    starts = dict(zip(names, [0, *sizes]))
+    for name, now in found.beliefs.items():
+        np.testing.assert_allclose(np.asarray(now.mean).ravel(), means[name], atol=2e-4)
+        units, p = now.mean.shape
+        places = [slice(first, first + p) for first in range(starts[name], starts[name] + units * p, p)]
+        blocks = np.stack([covariance[of, of] for of in places])
+        if posterior == "diagonal":
+            np.testing.assert_allclose(now.variance, np.diagonal(blocks, axis1=1, axis2=2), rtol=2e-3)
+        elif posterior == "block":
+            np.testing.assert_allclose(now.covariance, blocks, atol=2e-4 * blocks.max())
+        else:
+            np.testing.assert_allclose(now.covariance[0], blocks.mean(0), atol=2e-4 * blocks.max())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 4), st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_outputs_given_gaussian_targets(seed, batch, classes, rank):
+    """Against the Gaussian conditional written out, with any weights; and the log evidence."""
+    r = np.random.default_rng(seed)
+    start, wide = r.standard_normal((batch, classes)), r.standard_normal((batch * classes, rank))
+    covariance = wide @ wide.T + 0.1 * np.eye(batch * classes)
+    y, weight = r.standard_normal((batch, classes)), r.integers(0, 3, batch).astype(float)
+    precision = np.exp(r.uniform(-2, 4))
+
+    def energies(z):
+        return 0.5 * (precision * (y - z) ** 2 - np.log(precision) + np.log(2 * np.pi)).sum(1)
+
+    eye = np.eye(classes)
+    targets = chain.Targets(
+        lambda m, v: (np.broadcast_to(precision * eye, (batch, classes, classes)), precision * (y - m)), energies, True
+    )
+    found = chain.condition(start, covariance, targets, np.zeros(batch), weight, 5, 1e-3)
+    d = np.repeat(weight, classes) * precision
+    known = np.linalg.inv(np.linalg.inv(covariance) + np.diag(d))
+    mean = known @ (np.linalg.inv(covariance) @ start.ravel() + d * y.ravel())
+    np.testing.assert_allclose(found.mean.ravel(), mean, atol=1e-6)
+    np.testing.assert_allclose(found.variance.ravel(), np.diag(known), rtol=1e-5)
+    assert len(found.moves) == 1
+    if set(weight) <= {0.0, 1.0}:
+        there = np.flatnonzero(d)
+        s = (covariance + np.diag(1 / np.where(d > 0, d, 1)))[np.ix_(there, there)]
+        off = (y.ravel() - start.ravel())[there]
+        expected = -0.5 * (off @ np.linalg.solve(s, off) + np.linalg.slogdet(2 * np.pi * s)[1]) if len(there) else 0
+        np.testing.assert_allclose(found.log_evidence(), expected, atol=1e-6)
+
+
+def test_classes_at_rest():
+    """There the outputs have moved by the covariance times the expected gradients of all log likelihoods."""
+    r = np.random.default_rng(0)
+    wide = r.standard_normal((15, 15))
+    start, covariance = r.standard_normal((5, 3)), wide @ wide.T / 4
+    y = np.eye(3)[r.integers(0, 3, 5)]
+    net = gbp.Sequential(gbp.Dense(3), gbp.CategoricalObservation(), input_shape=(2,))
+    targets = targets_of(net.places[-1].layer, net.batch(np.zeros((5, 2)), y), np.float32)
+    held, weight = np.full(5, 0.01), np.array([1.0, 1.0, 2.0, 1.0, 0.0])
+    found = chain.condition(start, covariance, targets, held, weight, 200, 1e-6)
+    assert found.settled
+    _, gradient = targets.expand(found.mean, found.variance)
+    there = (weight > 0)[:, None]
+    pull = gradient * weight[:, None] - there * held[:, None] * found.mean
+    np.testing.assert_allclose(found.mean.ravel(), start.ravel() + covariance @ pull.ravel(), atol=1e-4)
+    assert (found.variance <= np.diag(covariance).reshape(5, 3) + 1e-9).all()
+
+
+@pytest.mark.parametrize("posterior", ["block", "shared"])
+def test_what_a_batch_has_taught_is_the_divergence(posterior):
+    """`gained` is found on the way, from the eigenvalues of what was taken."""
+    net, (x, y) = network(posterior=posterior), images(8)
+    links, beliefs = prepared(net)
+    targets, ones = targets_of(net.places[-1].layer, net.batch(x, y), np.float32), np.ones(8)
+    found = chain.update(links, beliefs, jnp.asarray(x), targets, 0.04 * ones, ones, 10, 1e-3)
+    assert found.beliefs is not None
+    for name, now in found.beliefs.items():
+        assert isinstance(now, VectorGaussian)
+        np.testing.assert_allclose(now.gained, now.kl(beliefs[name]).sum(), rtol=1e-3)
+
+
+def test_a_step_that_makes_things_worse_is_shortened_and_then_refused():
+    """Outputs that are no linear function at all: what the linear one promises does not come true."""
+    net = gbp.Sequential(
+        gbp.Dense(1, activation=jnp.square, sigma=0.01, weight_prior=30.0, bias_prior=1.0, weight_init=0.1),
+        gbp.GaussianObservation(sigma=0.01),
+        input_shape=(1,),
+    )
+    learner = gbp.Learner(net, activations="vector", unusual="learn")
+    before = {n: (np.asarray(g.eta), np.asarray(g.lam)) for n, g in learner.posterior.items()}
+    report = learner.update(np.array([[1.0]], np.float32), np.array([50.0]))
+    assert not report.accepted
+    assert report.status is gbp.Status.DIVERGED
+    for name, g in learner.posterior.items():
+        np.testing.assert_array_equal(g.eta, before[name][0])
+        np.testing.assert_array_equal(g.lam, before[name][1])
