@@ -249,7 +249,8 @@ class VectorGaussian(eqx.Module):
             z, k = _projected(root, of.rows)
             return as_outputs(k, of.slopes), (z, k)
         z = jnp.matmul(of.by_unit(), root)  # (u, n, p)
-        return jnp.sum(jnp.matmul(z, jnp.swapaxes(z, -1, -2)), 0), (jnp.swapaxes(z, -1, -2), None)
+        wide = jnp.swapaxes(z, 0, 1).reshape(z.shape[1], -1)  # one product for all units
+        return wide @ wide.T, (jnp.swapaxes(z, -1, -2), None)
 
     def output_variance(self, of: Sensitivity) -> Float[Array, "b c"]:
         """The diagonal of that."""

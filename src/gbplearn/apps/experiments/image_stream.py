@@ -29,7 +29,7 @@ from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training
 from .experiment import READ_OUT, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
-from .image_settings import ITERATIONS, baselines, network
+from .image_settings import ACTIVATIONS, ITERATIONS, baselines, network
 from .parts import InParts, Parts, check_same
 
 SLOW = ("kalman",)  # compared with for the first seed only
@@ -41,7 +41,8 @@ class ImageStream(InParts):
 
     **Arguments:**
 
-    - `graph`: "convolutional", the paper's network; or "dense", as wide as is practical.
+    - `graph`: "convolutional", the paper's network; "dense", as wide as is practical; or "vector", the paper's layers
+        with vector beliefs and activations.
     - `batch`, `iterations`: as the learner.
     - `examples`: how many training images; None for all.
     - `compared`, `compared_seeds`: which other ways of learning run beside it, for the first so many seeds.
@@ -109,7 +110,8 @@ class ImageStream(InParts):
 
     def compared_with(self, seed: int) -> list[str]:
         """What runs beside this seed; the others have the architecture of the convolutional network."""
-        names = self.compared if self.graph == "convolutional" else [n for n in self.compared if n == "linear"]
+        kept = {"dense": ("linear",), "vector": ()}.get(self.graph, self.compared)
+        names = [n for n in self.compared if n in kept]
         return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
 
     def _load(self) -> tuple[Images, Pixels | None]:
@@ -125,7 +127,8 @@ class ImageStream(InParts):
             check_same(path, learner.note.get("settings"), self.settings())
         else:
             net, shape = network(self.graph), images.train_x.shape[1:]
-            learner = Learner(net, shape, iterations=self.iterations, seed=seed)
+            activations = ACTIVATIONS.get(self.graph, "scalar")
+            learner = Learner(net, shape, iterations=self.iterations, activations=activations, seed=seed)
         batches, settings = -(-len(order) // self.batch), settings_hash(self.settings())
         curve = Curve(images, self.batch, batches, learner.note, settings)
         return Training(learner, self.data, images, order, self.batch, learner.note.get("seen", 0), curve, path)
