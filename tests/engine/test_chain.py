@@ -95,10 +95,10 @@ def dense_update(net, links, beliefs, x, y):
     j = np.concatenate([np.asarray(jacobians[n], float).reshape(y.size, -1) for n in names], 1)
     m = np.concatenate([np.asarray(means[n], float).ravel() for n in names])
     p = np.diag(np.concatenate([spread(beliefs[n]).ravel() for n in names]))
-    seen = chain.linearise(links, means, jnp.asarray(x))
-    z, classes = np.asarray(seen.outputs, float).ravel(), y.shape[1]
+    linear = chain.linearise(links, means, jnp.asarray(x))
+    z, classes = np.asarray(linear.outputs, float).ravel(), y.shape[1]
     s = j @ p @ j.T
-    for b, r in enumerate(np.asarray(seen.noise, float)):
+    for b, r in enumerate(np.asarray(linear.noise, float)):
         s[b * classes : (b + 1) * classes, b * classes : (b + 1) * classes] += r
     # The prior of the outputs is one more measurement of each, of 0.
     precision = 1 / 0.3**2 + 1 / 5.0**2

@@ -280,25 +280,24 @@ class VectorGaussian(eqx.Module):
         wide, z = np.asarray(self.root), np.asarray(kept[0])
         if isinstance(of, RowSensitivity):
             slopes = np.asarray(of.slopes, float)
-            t = shares(slopes, gain)
-            pull = np.matmul(z, np.einsum("bcu,bc->ub", slopes, alpha)[..., None])
-        if isinstance(of, RowSensitivity) and len(of.rows) <= wide.shape[-1]:
-            new, left = _less(wide, z, t)
-            spread = float(np.sum(left - 1 - np.log(left)))
-        else:
-            if isinstance(of, RowSensitivity):
+            t, pull = shares(slopes, gain), np.matmul(z, np.einsum("bcu,bc->ub", slopes, alpha)[..., None])
+            if len(of.rows) <= wide.shape[-1]:
+                new, left = _less(wide, z, t)
+            else:
                 # By what the rows say: `T = W (I + K W)^-1`. With `I - Z T Z'` itself small numbers would be rounding.
                 w = t @ np.linalg.inv(np.eye(t.shape[-1]) - np.asarray(kept[1], float) @ t)
-                back = np.linalg.inv(np.eye(wide.shape[-1]) + _around(np.asarray(z, float), w))
-            else:
-                pull = np.matmul(z, alpha.reshape(-1))
-                back = np.eye(wide.shape[-1]) - _around(z, gain)
-            back = back.mean(0, keepdims=True) if self.shared else back
-            root, left = _root_of_definite(back)
-            new, spread = jnp.asarray(wide @ root, self.dtype), float(np.sum(left - 1 - np.log(left)))
+                new, left = self._narrowed(np.linalg.inv(np.eye(wide.shape[-1]) + _around(np.asarray(z, float), w)))
+        else:
+            pull = np.matmul(z, alpha.reshape(-1))
+            new, left = self._narrowed(np.eye(wide.shape[-1]) - _around(z, gain))
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
-        gained = 0.5 * spread * (self.shape[0] / len(wide)) + 0.5 * float(np.sum(pull.astype(float) ** 2))
-        return VectorGaussian(mean, new, gained)
+        spread = float(np.sum(left - 1 - np.log(left))) * (self.shape[0] / len(wide))
+        return VectorGaussian(mean, new, 0.5 * spread + 0.5 * float(np.sum(pull.astype(float) ** 2)))
+
+    def _narrowed(self, left: np.ndarray) -> tuple[Array, np.ndarray]:
+        """The root of `L N L'`, and the eigenvalues of `N`; the mean of `N` where `L` is one for all."""
+        root, values = _root_of_definite(left.mean(0, keepdims=True) if self.shared else left)
+        return jnp.asarray(np.asarray(self.root) @ root, self.dtype), values
 
     def precision(self) -> np.ndarray:
         """`S^-1`, of each unit or one for all."""

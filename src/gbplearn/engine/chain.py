@@ -110,7 +110,7 @@ def _sensitivity(operator: Any, down: Array, batch: int) -> Sensitivity:
     return FullSensitivity(jnp.einsum("cbnu,bnp->bcup", slopes, rows))
 
 
-class Seen(NamedTuple):
+class Predicted(NamedTuple):
     """A batch before its targets are known."""
 
     linear: Linearised
@@ -127,7 +127,7 @@ def _by_blocks(matrix: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 @jax.jit
-def see(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> Seen:
+def predict_jointly(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> Predicted:
     """What is known of the outputs of a batch together, by the beliefs of the parameters."""
     linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x)
     (batch, classes), noise = linear.outputs.shape, linear.noise
@@ -137,7 +137,7 @@ def see(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> Seen:
     for name, of in linear.sensitivities.items():
         covariance, kept[name] = beliefs[name].output_covariance(of)
         total += covariance
-    return Seen(linear, total, kept)
+    return Predicted(linear, total, kept)
 
 
 @jax.jit
@@ -151,9 +151,9 @@ def predict(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> tupl
 
 
 @jax.jit
-def _moved(seen: Seen, beliefs: Mapping[str, Any], alpha: Array) -> dict[str, Array]:
+def _moved(predicted: Predicted, beliefs: Mapping[str, Any], alpha: Array) -> dict[str, Array]:
     """Of each parameter its new mean."""
-    return {n: beliefs[n].moved(of, seen.kept[n], alpha) for n, of in seen.linear.sensitivities.items()}
+    return {n: beliefs[n].moved(of, predicted.kept[n], alpha) for n, of in predicted.linear.sensitivities.items()}
 
 
 @jax.jit
@@ -209,13 +209,13 @@ class Joint(NamedTuple):
     def variance(self) -> Float[np.ndarray, "b c"]:
         """Of each output: the diagonal of `E^-T (I - A^-1) E^-1`."""
         (batch, classes), each, eye = self.start.shape, np.arange(len(self.start)), np.eye(self.start.shape[1])
-        seen, before = self.root.any((1, 2)), _alone(self.covariance, classes)
+        observed, before = np.any(self.root != 0, (1, 2)), _alone(self.covariance, classes)
         left = eye - self.inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
-        inside = np.linalg.solve(np.where(seen[:, None, None], self.root, eye), eye)
+        inside = np.linalg.solve(np.where(observed[:, None, None], self.root, eye), eye)
         found = np.einsum("bxc,bxy,byc->bc", inside, left, inside)
-        if not seen.all():  # what others say of these: `S - S M S`
-            rows = self.covariance.reshape(batch, classes, -1)[~seen]
-            found[~seen] = before[~seen] - np.sum((rows @ self.gain()) * rows, -1)
+        if not observed.all():  # what others say of these: `S - S M S`
+            rows = self.covariance.reshape(batch, classes, -1)[~observed]
+            found[~observed] = before[~observed] - np.sum((rows @ self.gain()) * rows, -1)
         # What is left of an output is no more than there was; where a target says next to nothing it is rounding.
         return np.clip(found, 0, before)
 
@@ -270,8 +270,8 @@ def condition(
     - `held`: precision of the outputs' own prior about 0, `(B,)`.
     - `weight`: of each example; 0 where nothing is observed.
     """
-    classes, seen, moves = start.shape[1], weight > 0, []
-    prior = (held * seen)[:, None, None] * np.eye(classes)
+    classes, observed, moves = start.shape[1], weight > 0, []
+    prior = (held * observed)[:, None, None] * np.eye(classes)
 
     def expanded(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         precision, gradient = targets.expand(mean, variance)
@@ -284,7 +284,7 @@ def condition(
         joint = Joint.of(start, covariance, d + prior, e)
         before, mean, variance = mean, joint.mean, joint.variance()
         move = np.abs(mean - before) / np.sqrt(np.maximum(variance, _TINY))
-        moves.append(float(np.max(move, where=seen[:, None], initial=0)))
+        moves.append(float(np.max(move, where=observed[:, None], initial=0)))
         settled = targets.exact or moves[-1] < tolerance
         if settled or len(moves) == iterations or not np.isfinite(moves[-1]):
             break
@@ -296,7 +296,7 @@ def condition(
     def log_evidence() -> float:
         # The expansion as a Gaussian likelihood that has the true value at the mean.
         quadratic = (e * mean).sum() - 0.5 * np.einsum("bc,bcd,bd->", mean, d, mean)
-        constant = -float((weight * targets.energies(mean))[seen].sum()) - quadratic
+        constant = -float((weight * targets.energies(mean))[observed].sum()) - quadratic
         without = Joint.of(start, covariance, prior, np.zeros_like(e))
         return constant + joint.log_integral() - without.log_integral()
 
@@ -328,28 +328,28 @@ def update(
     tolerance: float,
 ) -> Updated:
     """Learn from a batch. Arguments as `condition`; `beliefs` of all parameters by name."""
-    seen = see(links, beliefs, x)
-    start, covariance = np.asarray(seen.linear.outputs, float), np.asarray(seen.covariance, float)
+    predicted = predict_jointly(links, beliefs, x)
+    start, covariance = np.asarray(predicted.linear.outputs, float), np.asarray(predicted.covariance, float)
     covariance = 0.5 * (covariance + covariance.T)
     found = condition(start, covariance, targets, held, weight, iterations, tolerance)
     gain = found.joint.gain()
     if not (np.isfinite(found.mean).all() and np.isfinite(gain).all()):
         return Updated(None, found, math.nan, 0)
     alpha = found.joint.alpha
-    means = _moved(seen, beliefs, jnp.asarray(alpha, x.dtype))
+    means = _moved(predicted, beliefs, jnp.asarray(alpha, x.dtype))
 
     def energy(outputs: Array) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
 
-    before, most, after = energy(seen.linear.outputs), _WORSE * weight.sum(), math.nan
+    before, most, after = energy(predicted.linear.outputs), _WORSE * weight.sum(), math.nan
     for halved in range(_HALVINGS):
         part = {n: beliefs[n].mean + 0.5**halved * (m - beliefs[n].mean) for n, m in means.items()} if halved else means
         after = energy(_outputs(links, part, x))
         if after <= before + most:
-            kept = seen.kept
+            kept = predicted.kept
             new = {
                 n: beliefs[n].absorb(of, kept[n], gain, part[n], alpha * 0.5**halved)
-                for n, of in seen.linear.sensitivities.items()
+                for n, of in predicted.linear.sensitivities.items()
             }
             return Updated(new, found, after, halved)
     return Updated(None, found, after, _HALVINGS)
