@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gbplearn as gbp
-from gbplearn.core.independent import IndependentVectors
 from gbplearn.core.sensitivity import FullSensitivity, RowSensitivity
 from gbplearn.core.vector import VectorGaussian
 from gbplearn.engine import chain
@@ -94,7 +93,7 @@ def dense_update(net, links, beliefs, x, y):
     jacobians = jax.jacrev(lambda m: forward(net, links, m, jnp.asarray(x)))(means)
     j = np.concatenate([np.asarray(jacobians[n], float).reshape(y.size, -1) for n in names], 1)
     m = np.concatenate([np.asarray(means[n], float).ravel() for n in names])
-    p = np.diag(np.concatenate([spread(beliefs[n]).ravel() for n in names]))
+    p = np.diag(np.concatenate([np.asarray(beliefs[n].variance, float).ravel() for n in names]))
     linear = chain.linearise(links, means, jnp.asarray(x))
     z, classes = np.asarray(linear.outputs, float).ravel(), y.shape[1]
     s = j @ p @ j.T
@@ -106,12 +105,6 @@ def dense_update(net, links, beliefs, x, y):
     gain = p @ j.T @ np.linalg.inv(s + np.eye(len(z)) / precision)
     sizes = np.cumsum([means[n].size for n in names])[:-1]
     return dict(zip(names, np.split(m + gain @ (target - z), sizes))), p - gain @ j @ p, names, sizes
-
-
-def spread(belief):
-    if isinstance(belief, IndependentVectors):
-        return np.asarray(belief.variance, float)
-    return np.asarray(belief.variance, float)
 
 
 @pytest.mark.parametrize("posterior", ["diagonal", "block", "shared"])
@@ -150,12 +143,13 @@ def test_outputs_given_gaussian_targets(seed, batch, classes, rank):
     y, weight = r.standard_normal((batch, classes)), r.integers(0, 3, batch).astype(float)
     precision = np.exp(r.uniform(-2, 4))
 
-    def energies(z):
-        return 0.5 * (precision * (y - z) ** 2 - np.log(precision) + np.log(2 * np.pi)).sum(1)
-
     eye = np.eye(classes)
     targets = chain.Targets(
-        lambda m, v: (np.broadcast_to(precision * eye, (batch, classes, classes)), precision * (y - m)), energies, True
+        lambda m, v: (np.broadcast_to(precision * eye, (batch, classes, classes)), precision * (y - m)),
+        lambda z: 0.5 * (precision * (y - z) ** 2).sum(1),
+        np.full(batch, 0.5 * classes * (np.log(2 * np.pi) - np.log(precision))),
+        precision,
+        True,
     )
     found = chain.condition(start, covariance, targets, np.zeros(batch), weight, 5, 1e-3)
     d = np.repeat(weight, classes) * precision
@@ -185,7 +179,7 @@ def test_classes_at_rest():
     assert found.settled
     _, gradient = targets.expand(found.mean, found.variance)
     there = (weight > 0)[:, None]
-    pull = gradient * weight[:, None] - there * held[:, None] * found.mean
+    pull = gradient * weight[:, None] - there * (held * weight)[:, None] * found.mean
     np.testing.assert_allclose(found.mean.ravel(), start.ravel() + covariance @ pull.ravel(), atol=1e-4)
     assert (found.variance <= np.diag(covariance).reshape(5, 3) + 1e-9).all()
 
@@ -203,7 +197,40 @@ def test_what_a_batch_has_taught_is_the_divergence(posterior):
         np.testing.assert_allclose(now.gained, now.kl(beliefs[name]).sum(), rtol=1e-3)
 
 
-def test_a_step_that_makes_things_worse_is_shortened_and_then_refused():
+def test_a_step_that_makes_things_worse_is_shortened():
+    """Targets then count less; means and covariances are those of one update, and the status says so."""
+    r = np.random.default_rng(0)
+    x, y = r.standard_normal((10, 2)).astype(np.float32), r.standard_normal(10).astype(np.float32)
+    shortened = 0
+    for seed in range(30):
+        net = gbp.Sequential(
+            gbp.Dense(6, activation="tanh", weight_prior=2.0, bias_prior=1.0, posterior="block"),
+            gbp.Dense(1, weight_prior=2.0, bias_prior=1.0, prior=100.0, posterior="block"),
+            gbp.GaussianObservation(sigma=0.05),
+            input_shape=(2,),
+        )
+        learner = gbp.Learner(net, activations="vector", seed=seed)
+        report = learner.update(x, y, want="output")
+        if report.status is not gbp.Status.STRAINED or "counted 1/" not in report.message:
+            continue
+        shortened += 1
+        halved = int(report.message.split("1/")[1].split(":")[0])
+        links = VectorActivations(net, (2,), np.float32).links
+        beliefs, batch = as_vectors(net.priors(seed=seed), links, np.float32), net.batch(x, y)
+        targets = targets_of(net.places[-1].layer, batch, np.float32)
+        less = targets._replace(
+            expand=lambda m, v, t=targets, h=halved: tuple(part / h for part in t.expand(m, v)),
+            energies=lambda z, t=targets, h=halved: t.energies(z) / h,
+        )
+        found = chain.update(links, beliefs, jnp.asarray(x), less, np.full(10, 1e-4), np.ones(10), 10, 1e-3)
+        for name, now in found.beliefs.items():
+            then = learner.posterior[f"{name}/parameters"]
+            np.testing.assert_allclose(then.mean, now.mean, atol=1e-4)
+            np.testing.assert_allclose(then.covariance, now.covariance, atol=1e-4)
+    assert shortened
+
+
+def test_a_step_that_makes_things_worse_however_short_is_refused():
     """Outputs that are no linear function at all: what the linear one promises does not come true."""
     net = gbp.Sequential(
         gbp.Dense(1, activation=jnp.square, sigma=0.01, weight_prior=30.0, bias_prior=1.0, weight_init=0.1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,11 +11,11 @@ from jax import Array
 from jaxtyping import Float
 
 from .family import Values
-from .sensitivity import FullSensitivity, RowSensitivity, Sensitivity, as_outputs, shares
+from .sensitivity import RowSensitivity, Sensitivity, as_outputs, shares
 
 
 class IndependentVectors(NamedTuple):
-    """`units` vectors of `p` numbers, each with a variance of its own."""
+    """`units` vectors of `p` numbers, each with a variance of its own. Methods as those of `VectorGaussian`."""
 
     mean: Float[Values, "u p"]
     variance: Float[Values, "u p"]
@@ -22,12 +23,21 @@ class IndependentVectors(NamedTuple):
     def output_covariance(self, of: Sensitivity) -> tuple[Float[Array, "n n"], None]:
         """`sum_u J_u V_u J_u'` of the outputs; nothing is to be kept of it."""
         if isinstance(of, RowSensitivity):
-            rows = of.rows
-            pairs = (rows[:, None] * rows[None]).reshape(-1, rows.shape[1])
-            by_rows = (pairs @ self.variance.T).reshape(len(rows), len(rows), -1)
+            pairs = (of.rows[:, None] * of.rows[None]).reshape(-1, of.rows.shape[1])
+            by_rows = (pairs @ self.variance.T).reshape(len(of.rows), len(of.rows), -1)
             return as_outputs(jnp.moveaxis(by_rows, -1, 0), of.slopes), None
-        scaled = of.each * jnp.sqrt(jnp.asarray(self.variance))
-        wide = scaled.reshape(scaled.shape[0] * scaled.shape[1], -1)
+        wide = (of.each * jnp.sqrt(jnp.asarray(self.variance))).reshape(of.each.shape[0] * of.each.shape[1], -1)
+        return wide @ wide.T, None
+
+    def output_covariance_in_double(self, of: Sensitivity) -> tuple[np.ndarray, None]:
+        """The same by NumPy, in double precision."""
+        variance = np.asarray(self.variance, float)
+        if isinstance(of, RowSensitivity):
+            rows = np.asarray(of.rows, float)
+            by_rows = np.stack([(rows * v) @ rows.T for v in variance])
+            return as_outputs(by_rows, np.asarray(of.slopes, float)), None
+        each = np.asarray(of.each, float) * np.sqrt(variance)
+        wide = each.reshape(each.shape[0] * each.shape[1], -1)
         return wide @ wide.T, None
 
     def output_variance(self, of: Sensitivity) -> Float[Array, "b c"]:
@@ -36,23 +46,35 @@ class IndependentVectors(NamedTuple):
             return jnp.einsum("bcu,bu->bc", of.slopes**2, of.rows**2 @ self.variance.T)
         return jnp.einsum("bcup,up->bc", of.each**2, self.variance)
 
-    def moved(self, of: Sensitivity, kept: None, alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
+    def moved(self, of: Sensitivity, kept: None, alpha: Float[np.ndarray, "b c"]) -> np.ndarray:
         """The mean that `alpha` leads to."""
-        return self.mean + self.variance * of.back(alpha)
+        if isinstance(of, RowSensitivity):
+            on_rows = np.einsum("bcu,bc->ub", np.asarray(of.slopes, float), alpha)
+            back = on_rows @ np.asarray(of.rows, float)
+        else:
+            back = np.einsum("bcup,bc->up", np.asarray(of.each, float), alpha)
+        return np.asarray(np.asarray(self.mean) + np.asarray(self.variance) * back, self.mean.dtype)
 
     def absorb(
-        self, of: Sensitivity, kept: None, gain: np.ndarray, mean: Array, alpha: np.ndarray
+        self,
+        of: Sensitivity,
+        kept: None,
+        gain: np.ndarray,
+        alpha: np.ndarray,
+        without: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> IndependentVectors:
-        """The belief after a joint update, outside of compiled code: `V - V J' M J V` keeps its diagonal.
+        """The belief after a joint update: of `V - V J' M J V` it keeps the diagonal.
 
-        **Arguments:** `gain`: `M (n, n)`; `mean`: that `alpha` has led to.
+        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean.
         """
         variance = np.asarray(self.variance, float)
-        if isinstance(of, FullSensitivity):
-            j = np.moveaxis(np.asarray(of.each, float).reshape(len(gain), *variance.shape), 1, 0)
-            known = np.einsum("unp,unp->up", j, np.matmul(gain, j))
-        else:
+        if isinstance(of, RowSensitivity):
             rows = np.asarray(of.rows, float)
             known = np.einsum("ubp,bp->up", np.matmul(shares(np.asarray(of.slopes, float), gain), rows), rows)
+        else:
+            j = np.asarray(of.by_unit(), float)
+            known = np.einsum("unp,unp->up", j, np.matmul(gain, j))
         left = np.maximum(1 - variance * known, np.finfo(np.float32).eps)
-        return IndependentVectors(mean, jnp.asarray(variance * left, self.variance.dtype))
+        return IndependentVectors(
+            jnp.asarray(self.moved(of, kept, alpha)), jnp.asarray(variance * left, self.variance.dtype)
+        )

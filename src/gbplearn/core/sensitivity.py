@@ -10,7 +10,7 @@ units; else (filters) the `j` are kept one by one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,31 +24,11 @@ class RowSensitivity(NamedTuple):
     rows: Float[Array, "b p"]
     slopes: Float[Array, "b c u"]
 
-    def times(self, moves: Float[Array, "u p"]) -> Float[Array, "b c"]:
-        """How far the outputs move."""
-        return jnp.einsum("bcu,bu->bc", self.slopes, self.rows @ moves.T)
-
-    def back(self, alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
-        """`sum_bc alpha_bc j_bcu`."""
-        return self.on_rows(alpha).T @ self.rows
-
-    def on_rows(self, alpha: Float[Array, "b c"]) -> Float[Array, "b u"]:
-        """Of each row and unit what `alpha` comes to."""
-        return jnp.einsum("bcu,bc->bu", self.slopes, alpha)
-
 
 class FullSensitivity(NamedTuple):
     """`j_bcu`, one by one."""
 
     each: Float[Array, "b c u p"]
-
-    def times(self, moves: Float[Array, "u p"]) -> Float[Array, "b c"]:
-        """How far the outputs move."""
-        return jnp.einsum("bcup,up->bc", self.each, moves)
-
-    def back(self, alpha: Float[Array, "b c"]) -> Float[Array, "u p"]:
-        """`sum_bc alpha_bc j_bcu`."""
-        return jnp.einsum("bcup,bc->up", self.each, alpha)
 
     def by_unit(self) -> Float[Array, "u n p"]:
         """Of each unit a row for every output of every example."""
@@ -59,13 +39,17 @@ class FullSensitivity(NamedTuple):
 Sensitivity = RowSensitivity | FullSensitivity
 
 
-def as_outputs(by_rows: Float[Array, "k b b"], slopes: Float[Array, "b c u"]) -> Float[Array, "n n"]:
-    """`sum_u slope_bcu K_ube slope_edu`: covariances of the rows' numbers as those of all outputs."""
+def as_outputs(by_rows: Any, slopes: Any) -> Any:
+    """`sum_u slope_bcu K_ube slope_edu`: covariances `(k, b, b)` of the rows' numbers as those of all outputs.
+
+    Of NumPy's arrays or JAX's.
+    """
     b, c, _ = slopes.shape
     if by_rows.shape[0] == 1:
         wide = slopes.reshape(b * c, -1)
         return ((wide @ wide.T).reshape(b, c, b, c) * by_rows[0][:, None, :, None]).reshape(b * c, b * c)
-    return jnp.einsum("bcu,ube,edu->bced", slopes, by_rows, slopes).reshape(b * c, b * c)
+    einsum = np.einsum if isinstance(slopes, np.ndarray) else jnp.einsum
+    return einsum("bcu,ube,edu->bced", slopes, by_rows, slopes, optimize=True).reshape(b * c, b * c)
 
 
 def shares(slopes: np.ndarray, gain: np.ndarray) -> Float[np.ndarray, "u b b"]:

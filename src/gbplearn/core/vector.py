@@ -17,7 +17,7 @@ and in both the numbers `z` have means `mu = X m_0 + ...` and variances `s`, wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -259,40 +259,72 @@ class VectorGaussian(eqx.Module):
         z = jnp.matmul(of.by_unit(), jnp.asarray(self.root))
         return jnp.sum(z * z, (0, 2)).reshape(of.each.shape[:2])
 
-    def moved(self, of: Sensitivity, kept: tuple[Array, Array | None], alpha: Float[Array, "b c"]) -> Array:
-        """The mean that `alpha` leads to: `m + S J' alpha`."""
-        root, z = jnp.asarray(self.root), kept[0]
+    def output_covariance_in_double(self, of: Sensitivity) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray | None]]:
+        """The same by NumPy, in double precision: where targets are so precise that float32 has too few digits."""
+        root = np.asarray(self.root, float)
         if isinstance(of, RowSensitivity):
-            pull = _columns_times(z, of.on_rows(alpha).T)  # (k, p, u | 1)
-        else:
-            pull = jnp.matmul(z, alpha.reshape(-1))[..., None]
-        if root.shape[0] < pull.shape[0]:
-            return self.mean + pull[..., 0] @ root[0].T
-        return self.mean + jnp.swapaxes(jnp.matmul(root, pull), -1, -2).reshape(self.shape)
+            z = np.swapaxes(root, -1, -2) @ np.asarray(of.rows, float).T
+            k = np.swapaxes(z, -1, -2) @ z
+            return as_outputs(k, np.asarray(of.slopes, float)), (z, k)
+        z = np.matmul(np.asarray(of.by_unit(), float), root)
+        wide = np.swapaxes(z, 0, 1).reshape(z.shape[1], -1)
+        return wide @ wide.T, (np.swapaxes(z, -1, -2), None)
+
+    # After it, outside of compiled code. `kept` as above, of either precision.
+
+    def moved(self, of: Sensitivity, kept: tuple[Any, Any], alpha: Float[np.ndarray, "b c"]) -> np.ndarray:
+        """The mean that `alpha` leads to: `m + S J' alpha`."""
+        root, pull = np.asarray(self.root), self._pull(of, np.asarray(kept[0]), alpha)
+        step = pull @ root[0].T if len(root) == 1 else np.matmul(root, pull[..., None])[..., 0]
+        return np.asarray(np.asarray(self.mean) + step, self.dtype)
+
+    def _pull(self, of: Sensitivity, z: np.ndarray, alpha: np.ndarray) -> Float[np.ndarray, "u p"]:
+        """`L' J' alpha` of each unit."""
+        if isinstance(of, RowSensitivity):
+            on_rows = np.einsum("bcu,bc->ub", np.asarray(of.slopes, float), alpha).astype(z.dtype)
+            return on_rows @ z[0].T if len(z) == 1 else np.matmul(z, on_rows[..., None])[..., 0]
+        return np.matmul(z, alpha.reshape(-1).astype(z.dtype))
 
     def absorb(
-        self, of: Sensitivity, kept: tuple[Array, Array | None], gain: np.ndarray, mean: Array, alpha: np.ndarray
+        self,
+        of: Sensitivity,
+        kept: tuple[Any, Any],
+        gain: np.ndarray,
+        alpha: np.ndarray,
+        without: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> VectorGaussian:
-        """The belief after a joint update, outside of compiled code. Where a covariance is shared it is the mean.
+        """The belief after a joint update. Where a covariance is shared it is the mean of those of the units.
 
-        **Arguments:** `gain`: `M (n, n)`; `mean`: that `alpha` has led to.
+        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean; `without`: of the covariance that a unit
+        gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
         """
         wide, z = np.asarray(self.root), np.asarray(kept[0])
-        if isinstance(of, RowSensitivity):
-            slopes = np.asarray(of.slopes, float)
-            t, pull = shares(slopes, gain), np.matmul(z, np.einsum("bcu,bc->ub", slopes, alpha)[..., None])
-            if len(of.rows) <= wide.shape[-1]:
-                new, left = _less(wide, z, t)
-            else:
-                # By what the rows say: `T = W (I + K W)^-1`. With `I - Z T Z'` itself small numbers would be rounding.
-                w = t @ np.linalg.inv(np.eye(t.shape[-1]) - np.asarray(kept[1], float) @ t)
-                new, left = self._narrowed(np.linalg.inv(np.eye(wide.shape[-1]) + _around(np.asarray(z, float), w)))
+        by_rows, eye = isinstance(of, RowSensitivity), np.eye(wide.shape[-1])
+        if by_rows and len(of.rows) <= wide.shape[-1]:
+            new, left = _less(wide, z, shares(np.asarray(of.slopes, float), gain))
+        elif without is not None:
+            units = range(len(self.mean))
+            back = np.stack([np.linalg.inv(eye + self._message(of, kept, u, without)) for u in units])
+            new, left = self._narrowed(back)
+        elif by_rows:
+            new, left = self._narrowed(eye - _around(z, shares(np.asarray(of.slopes, float), gain)))
         else:
-            pull = np.matmul(z, alpha.reshape(-1))
-            new, left = self._narrowed(np.eye(wide.shape[-1]) - _around(z, gain))
+            new, left = self._narrowed(eye - _around(z, gain))
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
         spread = float(np.sum(left - 1 - np.log(left))) * (self.shape[0] / len(wide))
-        return VectorGaussian(mean, new, 0.5 * spread + 0.5 * float(np.sum(pull.astype(float) ** 2)))
+        gained = 0.5 * spread + 0.5 * float(np.sum(self._pull(of, z, alpha).astype(float) ** 2))
+        return VectorGaussian(jnp.asarray(self.moved(of, kept, alpha)), new, gained)
+
+    def _message(
+        self, of: Sensitivity, kept: tuple[Any, Any], unit: int, without: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """What the outputs say of a unit, `Z W Z'`: in `B = I + L' (precision) L`."""
+        z = np.asarray(kept[0], float)[unit if len(kept[0]) > 1 else 0]
+        if not isinstance(of, RowSensitivity):
+            return _around(z, without(z.T @ z))
+        slopes = np.asarray(of.slopes, float)[..., unit : unit + 1]
+        k = np.asarray(kept[1], float)[[unit if len(kept[1]) > 1 else 0]]
+        return _around(z, shares(slopes, without(as_outputs(k, slopes)))[0])
 
     def _narrowed(self, left: np.ndarray) -> tuple[Array, np.ndarray]:
         """The root of `L N L'`, and the eigenvalues of `N`; the mean of `N` where `L` is one for all."""
@@ -416,8 +448,8 @@ def _less(wide: np.ndarray, z: np.ndarray, t: np.ndarray) -> tuple[Array, np.nda
     t = t.mean(0, keepdims=True) if len(wide) == 1 else t
     k = np.asarray(np.swapaxes(z, -1, -2) @ z, float)
     middle, left = _root_of_less(t, k)
-    share = middle.astype(wide.dtype) @ np.swapaxes(z, -1, -2)
-    return jax.device_put(wide - (wide @ z) @ share), left
+    share = middle.astype(z.dtype) @ np.swapaxes(z, -1, -2)
+    return jax.device_put((wide - (wide @ z) @ share).astype(wide.dtype)), left
 
 
 def _around(z: np.ndarray, m: np.ndarray) -> np.ndarray:

@@ -43,7 +43,9 @@ from ..factors.operators import UnitRows
 
 # Of a target that says nothing along some direction, the precision there: its root must be invertible.
 _LEAST = 1e-10
-_TINY = 1e-30
+_TINY, _REFINEMENTS = 1e-30, 2
+# Numbers of the outputs are found again in double precision where rounding would be more than this of a target's noise.
+_ROUNDING = 1e-5
 # Share of the last expansion that is kept in the next. That of a likelihood under its own belief may swing: where the
 # outputs move by more than this part of the least that they have moved, half as much of a new one is taken.
 _KEPT, _SWINGS = 0.2, 0.9
@@ -151,12 +153,6 @@ def predict(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> tupl
 
 
 @jax.jit
-def _moved(predicted: Predicted, beliefs: Mapping[str, Any], alpha: Array) -> dict[str, Array]:
-    """Of each parameter its new mean."""
-    return {n: beliefs[n].moved(of, predicted.kept[n], alpha) for n, of in predicted.linear.sensitivities.items()}
-
-
-@jax.jit
 def _outputs(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
     for link in links:
         x = link.outputs(x, means)
@@ -168,12 +164,16 @@ class Targets(NamedTuple):
 
     - `expand`: `(mean, variance)` of the outputs to precisions `D (B, C, C)` and gradients `(B, C)` of the log
         likelihood there.
-    - `energies`: `-log p(y | outputs)` of each example.
+    - `energies`: of each example, `-log p(y | outputs)` without what does not depend on the outputs.
+    - `normaliser`: what was left out, of each example.
+    - `largest`: no precision is larger.
     - `exact`: whether the likelihood is Gaussian, so that one expansion is enough.
     """
 
     expand: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
     energies: Callable[[np.ndarray], np.ndarray]
+    normaliser: np.ndarray
+    largest: float
     exact: bool
 
 
@@ -184,7 +184,8 @@ class Joint(NamedTuple):
     covariance: Float[np.ndarray, "n n"]
     precision: Float[np.ndarray, "b c c"]
     information: Float[np.ndarray, "b c"]
-    root: Float[np.ndarray, "b c c"]  # D = E E'
+    root: Float[np.ndarray, "b c c"]  # D = E E'; 0 where nothing is observed
+    root_inverse: Float[np.ndarray, "b c c"]  # E^-1, or 0
     inverse: Float[np.ndarray, "n n"]  # A^-1, A = I + E' S E
     alpha: Float[np.ndarray, "b c"]  # z - z_0 = S alpha
 
@@ -192,14 +193,30 @@ class Joint(NamedTuple):
     def of(cls, start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray) -> Joint:
         """Solve for them."""
         (batch, classes), (values, vectors) = start.shape, np.linalg.eigh(d)
-        root = vectors * np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))[:, None, :]
+        scale = np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))
+        root, back = vectors * scale[:, None, :], np.swapaxes(vectors, 1, 2)
+        root_inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)[..., None] * back
         a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(batch * classes)
         inverse = np.linalg.inv(0.5 * (a + a.T))
         pull = e - np.einsum("bcd,bd->bc", d, start)
-        moved = (covariance @ pull.reshape(-1)).reshape(batch, classes)
-        inner = inverse @ np.einsum("bcx,bc->bx", root, moved).reshape(-1)
-        alpha = pull - np.einsum("bcx,bx->bc", root, inner.reshape(batch, classes))
-        return cls(start, covariance, d, e, root, inverse, alpha)
+        joint = cls(start, covariance, d, e, root, root_inverse, inverse, pull)
+        return joint._replace(alpha=joint._solved(pull))._refined()
+
+    def _solved(self, of: Float[np.ndarray, "b c"]) -> Float[np.ndarray, "b c"]:
+        """`(I + D S)^-1 r = E A^-1 E^-1 r`. (Not `r - E A^-1 E' S r`, which has no digits where `D S` is large.)"""
+        inner = self.inverse @ np.einsum("bxc,bc->bx", self.root_inverse, of).reshape(-1)
+        return np.einsum("bcx,bx->bc", self.root, inner.reshape(of.shape))
+
+    def _left_over(self) -> Float[np.ndarray, "b c"]:
+        """`e - D z - alpha`, which is 0: what the targets say at the mean is what moves it there."""
+        return self.information - np.einsum("bcd,bd->bc", self.precision, self.mean) - self.alpha
+
+    def _refined(self) -> Joint:
+        """By two steps of refinement, for the digits that the inverse has lost."""
+        joint = self
+        for _ in range(_REFINEMENTS):
+            joint = joint._replace(alpha=joint.alpha + joint._solved(joint._left_over()))
+        return joint
 
     @property
     def mean(self) -> Float[np.ndarray, "b c"]:
@@ -211,8 +228,7 @@ class Joint(NamedTuple):
         (batch, classes), each, eye = self.start.shape, np.arange(len(self.start)), np.eye(self.start.shape[1])
         observed, before = np.any(self.root != 0, (1, 2)), _alone(self.covariance, classes)
         left = eye - self.inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
-        inside = np.linalg.solve(np.where(observed[:, None, None], self.root, eye), eye)
-        found = np.einsum("bxc,bxy,byc->bc", inside, left, inside)
+        found = np.einsum("bxc,bxy,byc->bc", self.root_inverse, left, self.root_inverse)
         if not observed.all():  # what others say of these: `S - S M S`
             rows = self.covariance.reshape(batch, classes, -1)[~observed]
             found[~observed] = before[~observed] - np.sum((rows @ self.gain()) * rows, -1)
@@ -223,6 +239,13 @@ class Joint(NamedTuple):
         """`M = (D^-1 + S)^-1 = E A^-1 E'`."""
         back = np.swapaxes(self.root, 1, 2)
         return _by_blocks(_by_blocks(self.inverse.T, back).T, back)
+
+    def gain_without(self, covariance: np.ndarray) -> Float[np.ndarray, "n n"]:
+        """The same with a part of `S` taken out: what all else says of the outputs, as a precision."""
+        a = _by_blocks(_by_blocks(self.covariance - covariance, self.root).T, self.root)
+        inverse = np.linalg.inv(0.5 * (a + a.T) + np.eye(len(a)))
+        back = np.swapaxes(self.root, 1, 2)
+        return _by_blocks(_by_blocks(inverse.T, back).T, back)
 
     @property
     def energy(self) -> float:
@@ -261,6 +284,7 @@ def condition(
     weight: np.ndarray,
     iterations: int,
     tolerance: float,
+    share: float = 1.0,
 ) -> Conditioned:
     """Absorb the targets in the dimensions of the outputs, in double precision.
 
@@ -269,34 +293,38 @@ def condition(
     - `start`, `covariance`: `z_0 (B, C)` and `S (n, n)`.
     - `held`: precision of the outputs' own prior about 0, `(B,)`.
     - `weight`: of each example; 0 where nothing is observed.
+    - `share`: on the precision of all targets: less than 1 learns less from them.
     """
     classes, observed, moves = start.shape[1], weight > 0, []
-    prior = (held * observed)[:, None, None] * np.eye(classes)
+    prior = (held * weight)[:, None, None] * np.eye(classes)
 
     def expanded(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         precision, gradient = targets.expand(mean, variance)
-        precision = precision * weight[:, None, None]
-        return precision, gradient * weight[:, None] + np.einsum("bcd,bd->bc", precision, mean)
+        precision = precision * (share * weight)[:, None, None]
+        return precision, gradient * (share * weight)[:, None] + np.einsum("bcd,bd->bc", precision, mean)
 
-    mean, variance, share = start, _alone(covariance, classes), _KEPT
+    mean, variance, kept = start, _alone(covariance, classes), 0.0
     d, e = expanded(mean, variance)
     while True:
         joint = Joint.of(start, covariance, d + prior, e)
         before, mean, variance = mean, joint.mean, joint.variance()
         move = np.abs(mean - before) / np.sqrt(np.maximum(variance, _TINY))
         moves.append(float(np.max(move, where=observed[:, None], initial=0)))
-        settled = targets.exact or moves[-1] < tolerance
-        if settled or len(moves) == iterations or not np.isfinite(moves[-1]):
+        # Undamped it would have been this much.
+        settled = targets.exact or moves[-1] < tolerance * (1 - kept)
+        if settled or len(moves) >= iterations or not np.isfinite(moves[-1]):
             break
+        kept = max(kept, _KEPT)
         if moves[-1] > _SWINGS * min(moves[:-1], default=math.inf):
-            share = 0.5 * (1 + share)
+            kept = 0.5 * (1 + kept)
         own_d, own_e = expanded(mean, variance)
-        d, e = share * d + (1 - share) * own_d, share * e + (1 - share) * own_e
+        d, e = kept * d + (1 - kept) * own_d, kept * e + (1 - kept) * own_e
 
     def log_evidence() -> float:
         # The expansion as a Gaussian likelihood that has the true value at the mean.
         quadratic = (e * mean).sum() - 0.5 * np.einsum("bc,bcd,bd->", mean, d, mean)
-        constant = -float((weight * targets.energies(mean))[observed].sum()) - quadratic
+        log_likelihood = -float((weight * (targets.energies(mean) + targets.normaliser))[observed].sum())
+        constant = log_likelihood - quadratic
         without = Joint.of(start, covariance, prior, np.zeros_like(e))
         return constant + joint.log_integral() - without.log_integral()
 
@@ -307,14 +335,14 @@ class Updated(NamedTuple):
     """What a batch has taught."""
 
     beliefs: dict[str, Any] | None  # None: linear layers do not hold so far, or numbers were not finite
-    conditioned: Conditioned
+    conditioned: Conditioned | None  # None: they were not finite
     energy: float  # of the targets at the new means
-    shortened: int  # how often the step was halved
+    shortened: int  # how often their precision was halved
 
 
 # A step after which an example's energy is larger by so many nats than before it, on average, is too long.
 _WORSE = 1.0
-_HALVINGS = 4
+_HALVINGS = 6
 
 
 def update(
@@ -327,29 +355,55 @@ def update(
     iterations: int,
     tolerance: float,
 ) -> Updated:
-    """Learn from a batch. Arguments as `condition`; `beliefs` of all parameters by name."""
-    predicted = predict_jointly(links, beliefs, x)
-    start, covariance = np.asarray(predicted.linear.outputs, float), np.asarray(predicted.covariance, float)
-    covariance = 0.5 * (covariance + covariance.T)
-    found = condition(start, covariance, targets, held, weight, iterations, tolerance)
-    gain = found.joint.gain()
-    if not (np.isfinite(found.mean).all() and np.isfinite(gain).all()):
-        return Updated(None, found, math.nan, 0)
-    alpha = found.joint.alpha
-    means = _moved(predicted, beliefs, jnp.asarray(alpha, x.dtype))
+    """Learn from a batch. Arguments as `condition`; `beliefs` of all parameters by name.
 
-    def energy(outputs: Array) -> float:
+    Where the outputs are no linear function so far, the targets count half, then a quarter, ...: means and covariances
+    stay those of one update.
+    """
+    predicted = predict_jointly(links, beliefs, x)
+    linear, after = predicted.linear, math.nan
+    start, covariance, kept = np.asarray(linear.outputs, float), np.asarray(predicted.covariance, float), predicted.kept
+    if not np.isfinite(covariance).all():
+        return Updated(None, None, math.nan, 0)
+    risk = targets.largest * max(weight.max(), 1.0) * _alone(covariance, start.shape[1]).max()
+    precise = risk * jnp.finfo(x.dtype).eps > _ROUNDING
+    if precise:
+        found = {n: beliefs[n].output_covariance_in_double(of) for n, of in linear.sensitivities.items()}
+        covariance = _with_noise(sum(s for s, _ in found.values()), linear.noise, np.ones(len(weight)))
+        kept = {n: part for n, (_, part) in found.items()}
+    if not np.isin(weight, (0, 1)).all():  # two like it would have noise of their own
+        more = np.where(weight > 0, 1 / np.where(weight > 0, weight, 1) - 1, 0)
+        covariance = _with_noise(covariance, linear.noise, more)
+    covariance = 0.5 * (covariance + covariance.T)
+
+    def energy(outputs: Any) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
 
-    before, most, after = energy(predicted.linear.outputs), _WORSE * weight.sum(), math.nan
+    before, most, conditioned = energy(linear.outputs), _WORSE * weight.sum(), None
     for halved in range(_HALVINGS):
-        part = {n: beliefs[n].mean + 0.5**halved * (m - beliefs[n].mean) for n, m in means.items()} if halved else means
-        after = energy(_outputs(links, part, x))
+        try:
+            found = condition(start, covariance, targets, held, weight, iterations, tolerance, 0.5**halved)
+        except np.linalg.LinAlgError:
+            return Updated(None, None, math.nan, halved)
+        joint, gain = found.joint, found.joint.gain()
+        if not (np.isfinite(found.mean).all() and np.isfinite(gain).all() and np.isfinite(joint.alpha).all()):
+            return Updated(None, None, math.nan, halved)
+        # Of the evidence, all of the targets count.
+        conditioned = found if conditioned is None else found._replace(log_evidence=conditioned.log_evidence)
+        parts = {n: (beliefs[n], of, kept[n]) for n, of in linear.sensitivities.items()}
+        means = {n: jnp.asarray(b.moved(of, k, joint.alpha)) for n, (b, of, k) in parts.items()}
+        after = energy(_outputs(links, means, x))
         if after <= before + most:
-            kept = predicted.kept
-            new = {
-                n: beliefs[n].absorb(of, kept[n], gain, part[n], alpha * 0.5**halved)
-                for n, of in predicted.linear.sensitivities.items()
-            }
-            return Updated(new, found, after, halved)
-    return Updated(None, found, after, _HALVINGS)
+            without = joint.gain_without if precise else None
+            new = {n: b.absorb(of, k, gain, joint.alpha, without) for n, (b, of, k) in parts.items()}
+            return Updated(new, conditioned, after, halved)
+    return Updated(None, conditioned, after, _HALVINGS)
+
+
+def _with_noise(covariance: Any, noise: Any, share: np.ndarray) -> np.ndarray:
+    """The covariance of all outputs with that of each example's layers added, so many times."""
+    blocks = np.asarray(noise, float) * share[:, None, None]
+    (batch, classes, _), each = blocks.shape, np.arange(len(blocks))
+    wide = np.array(covariance, float).reshape(batch, classes, batch, classes)
+    wide[each, :, each, :] += blocks
+    return wide.reshape(batch * classes, -1)

@@ -30,7 +30,7 @@ from ..engine.schedules import Schedule
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import check_mode
 from ..layers.class_observation import ClassObservation
-from ..layers.layer import Transform
+from ..layers.layer import Transform, check_whole
 from ..network.batch import PREDICT_SIZES, Batch, padded_size
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
@@ -110,8 +110,8 @@ class Learner:
     - `activations`: "scalar", a variable for each activation, as in the paper; or "vector", all activations of an
         example and layer as one: then a batch is learnt from jointly, exact for the linearised layers, without loops
         among units. For feed-forward networks whose head is a `gbp.CategoricalObservation`, or a
-        `gbp.GaussianObservation` of given noise; `tolerance` and `iterations` are then those between targets and
-        outputs, and options of messages among scalars (`damping`, `dropout`, `schedule`, `messages`) have no meaning.
+        `gbp.GaussianObservation` of given noise. `tolerance` and `iterations` are then those between targets and
+        outputs; `damping`, `dropout`, `schedule`, `messages` and `guard` are refused, which are for scalars.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
@@ -183,11 +183,16 @@ class Learner:
             raise ValueError(f"activations must be one of {', '.join(map(repr, ACTIVATIONS))}, got {activations!r}")
         self.activations = activations
         if activations == "vector":
-            given = {"factors": factors, "input_sigma": input_sigma, "schedule": schedule, "damping": damping}
+            given = {"factors": factors, "schedule": schedule, "damping": damping}
+            given["input_sigma"] = input_sigma
             odd = [name for name, value in given.items() if value is not None]
-            odd += ["dropout"] if dropout != 0.0 else []
+            usual = {"dropout": (dropout, 0.0), "messages": (messages, "auto"), "guard": (guard, True)}
+            odd += [name for name, (value, default) in usual.items() if value != default]
             if odd:
                 raise ValueError(f"vector activations take no {odd[0]}")
+            check_whole("Learner", iterations=iterations)
+            if tolerance is not None and not (isinstance(tolerance, (int, float)) and tolerance >= 0):
+                raise ValueError(f"tolerance must be a number >= 0 or None, got {tolerance!r}")
         self._chain = self._make_chain()
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
         if record is None or isinstance(record, np.bool_):
@@ -317,7 +322,8 @@ class Learner:
         - `evidence`: also compute how likely this batch was, given all before it (`report.log_evidence`): for classes,
             the logarithm of the probabilities that were predicted for them; for values, and for inputs that a
             generative layer explains, a log density (with `sample_weight` of 0 and 1 only: an example of weight 2 is
-            learnt from like two, but its density is not that of two). It takes another inference, or a prediction.
+            learnt from like two, but its density is not that of two). It takes another inference, or a prediction. Of
+            vector activations: of all targets of the batch together.
         - `carry`: layers without parameters, such as `Upsample2D`, by name. The report holds their messages
             (`report.carried`), which can warm-start the next batch, if it resembles this one as frames of a video do.
         - `carried`: messages that warm-start this batch: `report.carried` of the batch before, of the same size.
@@ -353,6 +359,8 @@ class Learner:
         number = self._history.count if accepted else None
         likely = self._log_evidence(result, padded, before) if evidence else None
         layers = [place.name for place in self.net.places if isinstance(place.layer, Transform)]
+        if self._chain is not None and self.net.head is not None:
+            layers.append(self.net.head)  # hidden layers hold by construction
         report = report_of(result, batch.size, accepted, belief, number, likely, carry, layers, unusual)
         if not accepted:
             self.failures, self.caution = self.failures + 1, caution
@@ -395,10 +403,14 @@ class Learner:
         """
         net = self.net
         if self._chain is not None:
-            padded = batch.padded(padded_size(batch.size, self._sizes))
-            self.expect_size(padded.size)
+            size = padded_size(batch.size, self._sizes)
+            check_memory(self._chain.memory(size), f"a batch of {batch.size}")
+            new, padded = self.expect_size(size), batch.padded(size)
             tolerance = SETTLED if self.options["tolerance"] is None else self.options["tolerance"]
-            return self._chain.learn(padded, before, self.options["iterations"], tolerance), padded
+            result = self._chain.learn(padded, before, self.options["iterations"], tolerance)
+            if new:
+                release_memory()
+            return result, padded
         # The user's factors know the batch by its size, so that it cannot be padded.
         size = batch.size if self.factors is not None else padded_size(batch.size, self._sizes)
         inputs_fixed = batch.x_observed is None and self.input_sigma is None and not net.observes_input

@@ -104,6 +104,8 @@ def _merged_learners(learners: list[Learner]) -> Learner:
     for other in learners[1:]:
         if repr(other.net) != repr(first.net) or other.input_shape != first.input_shape:
             raise ValueError("merge takes learners of one network; these differ")
+        if other.activations != first.activations:
+            raise ValueError("merge takes learners of one kind of activations; these differ")
         check_same_parameters([first.prior, other.prior])
         for name, g in first.prior.items():
             pairs = zip(jax.tree.leaves(g), jax.tree.leaves(other.prior[name]), strict=True)

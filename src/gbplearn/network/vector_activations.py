@@ -78,7 +78,7 @@ class ChainResult(Mapping[str, Belief]):
     @property
     def message(self) -> str:
         """The status with its circumstances."""
-        short = f"; the step was halved {self.shortened} times" if self.shortened else ""
+        short = f"; its targets counted 1/{2**self.shortened}: layers are not linear so far" if self.shortened else ""
         return f"{self.status} ({self.iterations} iterations){short}"
 
     @property
@@ -99,6 +99,8 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
             continue
         out.append(_link(place, shapes[before], shapes[place.variable]))
         before = place.variable
+    if not isinstance(places[-1].layer, Observation):
+        raise ValueError("vector activations: the network needs a head, such as gbp.CategoricalObservation()")
     if not out or len(shapes[before]) != 1:
         raise ValueError("vector activations: the last layer must have outputs (units,), such as gbp.Dense")
     return out
@@ -184,11 +186,15 @@ def targets_of(head: Observation, batch: Batch, dtype: Any) -> chain.Targets:
         there = precision > 0
 
         def energies(outputs: np.ndarray) -> np.ndarray:
-            squares = precision * (y - outputs) ** 2 - np.log(np.where(there, precision, 1)) + math.log(2 * math.pi)
-            return 0.5 * np.where(there, squares, 0).sum(1)
+            return 0.5 * (precision * (y - outputs) ** 2).sum(1)
 
-        eye = np.eye(y.shape[1])
-        return chain.Targets(lambda m, v: (precision[..., None] * eye, precision * (y - m)), energies, True)
+        eye, largest = np.eye(y.shape[1]), float(precision.max(initial=0))
+        normaliser = 0.5 * np.where(there, math.log(2 * math.pi) - np.log(np.where(there, precision, 1)), 0).sum(1)
+
+        def expanded(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return precision[..., None] * eye, precision * (y - mean)
+
+        return chain.Targets(expanded, energies, normaliser, largest, True)
     kind = head.factor("head", Variable(INPUT, y.shape), y).measurement
     assert isinstance(kind, Likelihood)
 
@@ -200,7 +206,8 @@ def targets_of(head: Observation, batch: Batch, dtype: Any) -> chain.Targets:
         top = outputs.max(1, keepdims=True)
         return -(y * (outputs - top - np.log(np.exp(outputs - top).sum(1, keepdims=True)))).sum(1)
 
-    return chain.Targets(expand, log_loss, False)
+    # `diag(p) - p p'` has no larger entry than a quarter.
+    return chain.Targets(expand, log_loss, np.zeros(len(y)), 0.25, False)
 
 
 class VectorActivations:
@@ -215,8 +222,8 @@ class VectorActivations:
 
     def check_update(self, batch: Batch, want: str | None, carry: Any, carried: Any) -> None:
         """Raise if a batch asks for what scalars alone can do."""
-        if batch.x_observed is not None:
-            raise ValueError("vector activations: inputs must be observed (no x_observed)")
+        if batch.x_observed is not None or batch.x_prior is not None:
+            raise ValueError("vector activations: inputs must be observed (no x_observed, no x_prior)")
         if carry or carried:
             raise ValueError("vector activations carry no messages (carry=, carried=)")
         if want not in (None, self.net.output):
@@ -227,6 +234,13 @@ class VectorActivations:
         if batch.y is not None:
             raise ValueError("vector activations: a query takes no y")
         self.check_update(batch, want, (), None)
+
+    def memory(self, examples: int) -> int:
+        """Bytes that learning from a batch of so many takes, about: matrices over all outputs, and of each unit."""
+        outputs = self.links[-1].shape[0] * examples
+        widths = sum(math.prod(link.shape) for link in self.links)
+        units = max(link.shape[-1] for link in self.links if link.parameters is not None)
+        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * 6 * outputs * widths
 
     def learn(self, batch: Batch, beliefs: Mapping[str, Belief], iterations: int, tolerance: float) -> ChainResult:
         """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`."""
@@ -242,17 +256,17 @@ class VectorActivations:
             iterations,
             tolerance,
         )
-        found, status = updated.conditioned, Status.DIVERGED
-        now = dict(beliefs)
-        if updated.beliefs is not None:
-            status = Status.CONVERGED if found.settled else Status.ITERATION_LIMIT
-            now = as_parameters(updated.beliefs, beliefs)
-        moves = np.asarray(found.moves)
-        constant = np.ones(len(moves))
-        trace = Trace(moves, {head.name: updated.energy * constant}, found.joint.energy * constant, {})
+        found = updated.conditioned
+        if updated.beliefs is None or found is None:
+            nothing = Trace(np.zeros(0), {}, np.zeros(0), {})
+            return ChainResult(dict(beliefs), Status.DIVERGED, nothing, lambda: math.nan, {}, updated.shortened)
+        status = Status.CONVERGED if found.settled else Status.ITERATION_LIMIT
+        status = Status.STRAINED if updated.shortened else status
+        moves, ones = np.asarray(found.moves), np.ones(len(found.moves))
+        trace = Trace(moves, {head.name: updated.energy * ones}, found.joint.energy * ones, {})
         outputs = Gaussian.from_moments(mean=found.mean, std=np.sqrt(np.maximum(found.variance, 1e-12)))
-        known = {**now, self.net.output: outputs}
-        counts = {head.name: batch.label_count}
+        known = {**as_parameters(updated.beliefs, beliefs), self.net.output: outputs}
+        counts = {head.name: batch.measured(head=True)}
         return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened)
 
     def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
@@ -268,16 +282,16 @@ class VectorActivations:
         head = self.net.places[-1].layer
         if batch.y is None or not isinstance(head, Observation):
             raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")
-        weight, y = batch.label_weights, np.asarray(batch.y, float)
+        there, y = batch.labelled, np.asarray(batch.y, float)
         if isinstance(head, GaussianObservation):
             total = np.asarray(outputs.variance, float) + float(head.sigma) ** 2  # pyright: ignore[reportArgumentType]
             each = -0.5 * ((y - np.asarray(outputs.mean)) ** 2 / total + np.log(2 * math.pi * total))
             if batch.y_observed is not None:
                 each = np.where(batch.y_observed.reshape(each.shape), each, 0)
-            return each.sum(1)
+            return np.where(there, each.sum(1), 0)
         p = np.asarray(self.net.probabilities(outputs), float)
         p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
-        return weight * (y * np.log(p)).sum(1)
+        return np.where(there, (y * np.log(p)).sum(1), 0)
 
     @property
     def _output_layer(self) -> Transform:
