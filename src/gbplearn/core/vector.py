@@ -299,14 +299,14 @@ class VectorGaussian(eqx.Module):
         gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
         """
         wide, z = np.asarray(self.root), np.asarray(kept[0])
-        by_rows, eye = isinstance(of, RowSensitivity), np.eye(wide.shape[-1])
-        if by_rows and len(of.rows) <= wide.shape[-1]:
+        eye = np.eye(wide.shape[-1])
+        if isinstance(of, RowSensitivity) and len(of.rows) <= wide.shape[-1]:
             new, left = _less(wide, z, shares(np.asarray(of.slopes, float), gain))
         elif without is not None:
             units = range(len(self.mean))
             back = np.stack([np.linalg.inv(eye + self._message(of, kept, u, without)) for u in units])
             new, left = self._narrowed(back)
-        elif by_rows:
+        elif isinstance(of, RowSensitivity):
             new, left = self._narrowed(eye - _around(z, shares(np.asarray(of.slopes, float), gain)))
         else:
             new, left = self._narrowed(eye - _around(z, gain))
