@@ -77,7 +77,7 @@ class ImageStream(InParts):
     def settings(self) -> dict[str, Any]:
         """With the networks and what they are compared with."""
         own = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
-        others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared}
+        others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared_with(0)}
         return {**own, "compared": others}
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
