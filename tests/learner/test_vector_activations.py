@@ -199,7 +199,7 @@ def test_files_copies_and_pickles(tmp_path):
 def test_refusals():
     with pytest.raises(ValueError, match="activations must be one of 'scalar', 'vector'"):
         linear(activations="matrix")
-    for odd in ({"dropout": 0.1}, {"guard": False}, {"messages": "pooled"}, {"input_sigma": 0.1}):
+    for odd in ({"dropout": 0.1}, {"guard": False}, {"messages": "pooled"}):
         with pytest.raises(ValueError, match=f"vector activations take no {next(iter(odd))}"):
             linear(**odd)
     for odd in ({"iterations": 0}, {"tolerance": -1.0}):
@@ -207,10 +207,17 @@ def test_refusals():
             linear(**odd)
     with pytest.raises(ValueError, match="one kind of activations"):
         gbp.merge([linear(), linear(activations="scalar")])
-    noisy, values = gbp.GaussianObservation(sigma="learn"), gbp.GaussianObservation(sigma=1.0)
+    values = gbp.GaussianObservation(sigma=1.0)
+    wild = gbp.GaussianObservation(sigma=1.0, robust=gbp.Tukey(3.0))
+    noisy = gbp.GaussianObservation(sigma="learn")
     for layers, shape, wrong in (
         ((gbp.Dense(2), gbp.SoftmaxObservation()), (2,), r"'softmax' must be a gbp\.CategoricalObservation"),
-        ((gbp.Dense(2), noisy), (2,), r"'gaussian' must be a gbp\.CategoricalObservation, or"),
+        ((gbp.Dense(2), wild), (2,), r"'gaussian' must be a gbp\.CategoricalObservation, or"),
+        (
+            (noisy, gbp.Dense(2), values),
+            (2,),
+            "'gaussian', of the input, must be a gbp",
+        ),
         ((gbp.Dense(2, direction="generative"), values), (2,), "'dense' is no feed-forward layer"),
         ((gbp.Conv2D(2, kernel=1), values), (3, 3, 1), "must have outputs"),
         ((gbp.Dense(2),), (2,), "needs a head"),
@@ -219,8 +226,6 @@ def test_refusals():
         with pytest.raises(ValueError, match=wrong):
             gbp.Learner(net, activations="vector")
     (x, y), learner = regression(), linear()
-    with pytest.raises(ValueError, match="inputs must be observed"):
-        learner.update(x, y, x_observed=np.ones(x.shape, bool))
     with pytest.raises(ValueError, match="want must be 'output'"):
         learner.update(x, y, want="input")
     with pytest.raises(ValueError, match="a query takes no y"):

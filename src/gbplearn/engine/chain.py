@@ -11,10 +11,11 @@ outputs:
     down    G_l = d z / d (outputs of layer l)                  one vector-Jacobian product an output and layer
     up      z ~ N(z_0, S_bb + R_b) ,   R_b = sum_l sigma_l² G_l G_l'
 
-and the layer's `Operator`s are all that it takes. Examples meet in the parameters: `S` is the covariance of all outputs
-of the batch (`n = B C` numbers) by the beliefs of the parameters, `S = sum J P J'`. In these dimensions the targets are
-absorbed (`condition`): a Gaussian target at once; the class likelihood by messages between each example's likelihood,
-expanded under its belief (`factors/likelihood.py`), and the outputs, until they rest. What the parameters hear is
+(inputs that are not known exactly, `N(x, V)`, are one more noise, `G_0 V G_0'`), and the layer's `Operator`s are all that
+it takes. Examples meet in the parameters: `S` is the covariance of all outputs of the batch (`n = B C` numbers) by the
+beliefs of the parameters, `S = sum J P J'`. In these dimensions the targets are absorbed (`condition`): a Gaussian
+target at once; the class likelihood by messages between each example's likelihood, expanded under its belief
+(`factors/likelihood.py`), and the outputs, until they rest. What the parameters hear is
 
     m = m_0 + P J' alpha ,    P' = P - P J' M J P ,    M = (D^-1 + S)^-1
 
@@ -27,6 +28,7 @@ Layers are linearised once a batch, at the means before it, where one pass over 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -77,8 +79,11 @@ class Linearised(NamedTuple):
     sensitivities: dict[str, Sensitivity]
 
 
-def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Linearised:
-    """Up with values, down with the derivatives of the outputs."""
+def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, spread: Array | None = None) -> Linearised:
+    """Up with values, down with the derivatives of the outputs.
+
+    **Arguments:** `spread`: variances of inputs that are not known exactly, about `x`: one more noise, `G_0 V G_0'`.
+    """
     inputs = [x]
     for link in links:
         inputs.append(link.outputs(inputs[-1], means))
@@ -94,9 +99,12 @@ def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Li
         operators = link.kind.jacobian(*link.arguments(inputs[i], means, inputs[i + 1]))
         if link.parameters is not None:
             found[link.parameters] = _sensitivity(operators[1], down, batch)
-        if i:
+        if i or spread is not None:
             # The factors say y - f: their Jacobian with respect to x is that of f with the other sign.
             down = -jax.vmap(lambda r, back=operators[0].back: back(r.reshape(-1, 1)))(down)
+    if spread is not None:
+        flat = down.reshape(classes, batch, -1)
+        noise += jnp.einsum("bi,cbi,dbi->bcd", spread.reshape(batch, -1), flat, flat)
     return Linearised(outputs, noise, found)
 
 
@@ -129,9 +137,11 @@ def _by_blocks(matrix: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 @jax.jit
-def predict_jointly(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> Predicted:
+def predict_jointly(
+    links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None
+) -> Predicted:
     """What is known of the outputs of a batch together, by the beliefs of the parameters."""
-    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x)
+    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread)
     (batch, classes), noise = linear.outputs.shape, linear.noise
     each = jnp.arange(batch)
     total, kept = jnp.zeros((batch, classes, batch, classes), x.dtype).at[each, :, each, :].set(noise), {}
@@ -143,9 +153,11 @@ def predict_jointly(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array)
 
 
 @jax.jit
-def predict(links: Sequence[Link], beliefs: Mapping[str, Any], x: Array) -> tuple[Array, Array, Array]:
-    """Means of the outputs `(B, C)`, and what layers and parameters leave uncertain of each, as variances."""
-    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x)
+def predict(
+    links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Means of the outputs `(B, C)`, and what layers (and inputs) and parameters leave uncertain of each: variances."""
+    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread)
     parameters = jnp.zeros_like(linear.outputs)
     for name, of in linear.sensitivities.items():
         parameters += beliefs[name].output_variance(of)
@@ -331,6 +343,18 @@ def condition(
     return Conditioned(joint, mean, variance, moves, settled, log_evidence)
 
 
+class LearntTargets(ABC):
+    """Targets whose noise is learnt with everything else (`engine/chain_noise.py`)."""
+
+    @abstractmethod
+    def at_rest(self, start: np.ndarray, covariance: np.ndarray, held: np.ndarray, weight: np.ndarray) -> Targets:
+        """With the noise at which outputs and noise agree; arguments as `condition`."""
+
+    @abstractmethod
+    def posterior(self, outputs: np.ndarray, variance: np.ndarray, weight: np.ndarray) -> float:
+        """The noise variance given beliefs of the outputs."""
+
+
 class Updated(NamedTuple):
     """What a batch has taught."""
 
@@ -338,6 +362,7 @@ class Updated(NamedTuple):
     conditioned: Conditioned | None  # None: they were not finite
     energy: float  # of the targets at the new means
     shortened: int  # how often their precision was halved
+    noise: float | None = None  # the variance of the targets, if it was learnt
 
 
 # A step after which an example's energy is larger by so many nats than before it, on average, is too long.
@@ -349,32 +374,37 @@ def update(
     links: Sequence[Link],
     beliefs: Mapping[str, Any],
     x: Array,
-    targets: Targets,
+    targets: Targets | LearntTargets,
     held: np.ndarray,
     weight: np.ndarray,
     iterations: int,
     tolerance: float,
+    spread: Array | None = None,
 ) -> Updated:
-    """Learn from a batch. Arguments as `condition`; `beliefs` of all parameters by name.
+    """Learn from a batch. Arguments as `condition` and `linearise`; `beliefs` of all parameters by name.
 
     Where the outputs are no linear function so far, the targets count half, then a quarter, ...: means and covariances
     stay those of one update.
     """
-    predicted = predict_jointly(links, beliefs, x)
+    predicted, learnt = predict_jointly(links, beliefs, x, spread), None
     linear, after = predicted.linear, math.nan
     start, covariance, kept = np.asarray(linear.outputs, float), np.asarray(predicted.covariance, float), predicted.kept
     if not np.isfinite(covariance).all():
         return Updated(None, None, math.nan, 0)
+    if not isinstance(targets, Targets):
+        learnt, targets = targets, targets.at_rest(start, covariance, held, weight)
     risk = targets.largest * max(weight.max(), 1.0) * _alone(covariance, start.shape[1]).max()
     precise = risk * jnp.finfo(x.dtype).eps > _ROUNDING
     if precise:
         found = {n: beliefs[n].output_covariance_in_double(of) for n, of in linear.sensitivities.items()}
         covariance = _with_noise(sum(s for s, _ in found.values()), linear.noise, np.ones(len(weight)))
         kept = {n: part for n, (_, part) in found.items()}
+    own = np.where(weight > 0, 1 / np.where(weight > 0, weight, 1), 1)
     if not np.isin(weight, (0, 1)).all():  # two like it would have noise of their own
-        more = np.where(weight > 0, 1 / np.where(weight > 0, weight, 1) - 1, 0)
-        covariance = _with_noise(covariance, linear.noise, more)
+        covariance = _with_noise(covariance, linear.noise, own - 1)
     covariance = 0.5 * (covariance + covariance.T)
+    if learnt is not None:
+        targets = learnt.at_rest(start, covariance, held, weight)
 
     def energy(outputs: Any) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
@@ -392,11 +422,17 @@ def update(
         conditioned = found if conditioned is None else found._replace(log_evidence=conditioned.log_evidence)
         parts = {n: (beliefs[n], of, kept[n]) for n, of in linear.sensitivities.items()}
         means = {n: jnp.asarray(b.moved(of, k, joint.alpha)) for n, (b, of, k) in parts.items()}
-        after = energy(_outputs(links, means, x))
+        outputs = np.asarray(_outputs(links, means, x), float)
+        after = energy(outputs)
         if after <= before + most:
             without = joint.gain_without if precise else None
             new = {n: b.absorb(of, k, gain, joint.alpha, without) for n, (b, of, k) in parts.items()}
-            return Updated(new, conditioned, after, halved)
+            noise = None
+            if learnt is not None:
+                # Where layers are not linear so far, outputs are off by as much as they are at the new parameters.
+                of_layers = np.einsum("bcd,bd->bc", np.asarray(linear.noise, float), own[:, None] * joint.alpha)
+                noise = learnt.posterior(outputs + of_layers, found.variance, weight)
+            return Updated(new, conditioned, after, halved, noise)
     return Updated(None, conditioned, after, _HALVINGS)
 
 

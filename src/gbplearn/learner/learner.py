@@ -110,7 +110,7 @@ class Learner:
     - `activations`: "scalar", a variable for each activation, as in the paper; or "vector", all activations of an
         example and layer as one: then a batch is learnt from jointly, exact for the linearised layers, without loops
         among units. For feed-forward networks whose head is a `gbp.CategoricalObservation`, or a
-        `gbp.GaussianObservation` of given noise. `tolerance` and `iterations` are then those between targets and
+        `gbp.GaussianObservation` that is not robust. `tolerance` and `iterations` are then those between targets and
         outputs; `damping`, `dropout`, `schedule`, `messages` and `guard` are refused, which are for scalars.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
@@ -184,7 +184,6 @@ class Learner:
         self.activations = activations
         if activations == "vector":
             given = {"factors": factors, "schedule": schedule, "damping": damping}
-            given["input_sigma"] = input_sigma
             odd = [name for name, value in given.items() if value is not None]
             usual = {"dropout": (dropout, 0.0), "messages": (messages, "auto"), "guard": (guard, True)}
             odd += [name for name, (value, default) in usual.items() if value != default]
@@ -193,8 +192,8 @@ class Learner:
             check_whole("Learner", iterations=iterations)
             if tolerance is not None and not (isinstance(tolerance, (int, float)) and tolerance >= 0):
                 raise ValueError(f"tolerance must be a number >= 0 or None, got {tolerance!r}")
-        self._chain = self._make_chain()
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
+        self._chain = self._make_chain()
         if record is None or isinstance(record, np.bool_):
             record = bool(record)
         if not isinstance(record, (bool, int, np.integer)) or not 0 <= record <= MOST:
@@ -236,7 +235,9 @@ class Learner:
             self.failures, self.caution, self.note = state.failures, state.caution, dict(state.note)
 
     def _make_chain(self) -> VectorActivations | None:
-        return None if self.activations == "scalar" else VectorActivations(self.net, self.input_shape, self.dtype)
+        if self.activations == "scalar":
+            return None
+        return VectorActivations(self.net, self.input_shape, self.dtype, self.input_sigma, self.input_prior)
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # held by whoever changes the learner
@@ -407,7 +408,7 @@ class Learner:
             check_memory(self._chain.memory(size), f"a batch of {batch.size}")
             new, padded = self.expect_size(size), batch.padded(size)
             tolerance = SETTLED if self.options["tolerance"] is None else self.options["tolerance"]
-            result = self._chain.learn(padded, before, self.options["iterations"], tolerance)
+            result = self._chain.learn(padded, before, self.options["iterations"], tolerance, noise)
             if new:
                 release_memory()
             return result, padded

@@ -106,7 +106,7 @@ class Predictor:
             raise ValueError("log_evidence: factors of your own may join the examples")
         if self.chain is not None:
             alone = dataclasses.replace(batch, y=None, y_observed=None)
-            return self.chain.log_evidence(batch, self.belief(alone, parameters))
+            return self.chain.log_evidence(batch, self.belief(alone, parameters), self.observation_noise)
         if not explains_input(self.net):
             if batch.y is None:
                 raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")

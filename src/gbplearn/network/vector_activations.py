@@ -11,11 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..core.gaussian import Gaussian
 from ..core.independent import IndependentVectors
+from ..core.noise import LearnNoise
 from ..core.vector import Belief, VectorGaussian
 from ..engine import chain
+from ..engine.chain_noise import LearntNoiseTargets, value_targets
 from ..engine.guard.events import GuardEvent
 from ..engine.result import Status, Trace
 from ..factors.likelihood import Likelihood
@@ -27,6 +30,7 @@ from ..layers.categorical import CategoricalObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
 from .batch import Batch
+from .layout import default_input_prior
 from .places import INPUT, Place
 from .sequential import Sequential
 
@@ -45,10 +49,11 @@ class ChainResult(Mapping[str, Belief]):
         log_evidence: Callable[[], float],
         measurements: Mapping[str, float],
         shortened: int,
+        noise: Mapping[str, float] | None = None,
     ):
         self.beliefs, self.status, self.trace, self._log_evidence = beliefs, status, trace, log_evidence
         self.measurements, self.shortened = dict(measurements), shortened
-        self.noise: dict[str, float] = {}
+        self.noise: dict[str, float] = dict(noise or {})
         self.guard: tuple[GuardEvent, ...] = ()
 
     def __getitem__(self, name: str) -> Belief:
@@ -95,7 +100,10 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
     out, before = [], INPUT
     for place in places:
         if isinstance(place.layer, Observation):
-            _check_head(place, place is places[-1])
+            if place is places[-1]:
+                _check_head(place)
+            else:
+                _check_input(place)
             continue
         out.append(_link(place, shapes[before], shapes[place.variable]))
         before = place.variable
@@ -106,15 +114,22 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
     return out
 
 
-def _check_head(place: Place, last: bool) -> None:
+def _check_input(place: Place) -> None:
+    layer = place.layer
+    if not isinstance(layer, GaussianObservation) or layer.robust is not None or layer.learnt is not None:
+        raise ValueError(
+            f"vector activations: '{place.name}', of the input, must be a gbp.GaussianObservation with a given sigma "
+            "that is not robust"
+        )
+
+
+def _check_head(place: Place) -> None:
     head = place.layer
-    known = isinstance(head, CategoricalObservation) or (
-        isinstance(head, GaussianObservation) and head.learnt is None and head.robust is None
-    )
-    if not (known and last):
+    known = isinstance(head, CategoricalObservation) or (isinstance(head, GaussianObservation) and head.robust is None)
+    if not known:
         raise ValueError(
             f"vector activations: '{place.name}' must be a gbp.CategoricalObservation, or a gbp.GaussianObservation "
-            "with a given sigma that is not robust, at the end of the network"
+            "that is not robust, at the end of the network"
         )
 
 
@@ -175,26 +190,22 @@ def _expand(kind: Likelihood, y: Any, mean: Any, variance: Any) -> tuple[Any, An
     return jnp.einsum("bcm,bdm->bcd", root, root), jnp.einsum("bcm,bm->bc", root, residual)
 
 
-def targets_of(head: Observation, batch: Batch, dtype: Any) -> chain.Targets:
-    """What the head of a network observes of a batch."""
+def targets_of(
+    head: Observation, batch: Batch, dtype: Any, noise: LearnNoise | None = None
+) -> chain.Targets | LearntNoiseTargets:
+    """What the head of a network observes of a batch.
+
+    **Arguments:** `noise`: what is known of it before the batch, if the head learns it.
+    """
     assert batch.y is not None
     y = np.asarray(batch.y, float)
     if isinstance(head, GaussianObservation):
-        precision = np.full(y.shape, float(head.sigma) ** -2)  # pyright: ignore[reportArgumentType]
-        if batch.y_observed is not None:
-            precision = np.where(batch.y_observed.reshape(y.shape[0], -1), precision, 0)
-        there = precision > 0
-
-        def energies(outputs: np.ndarray) -> np.ndarray:
-            return 0.5 * (precision * (y - outputs) ** 2).sum(1)
-
-        eye, largest = np.eye(y.shape[1]), float(precision.max(initial=0))
-        normaliser = 0.5 * np.where(there, math.log(2 * math.pi) - np.log(np.where(there, precision, 1)), 0).sum(1)
-
-        def expanded(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return precision[..., None] * eye, precision * (y - mean)
-
-        return chain.Targets(expanded, energies, normaliser, largest, True)
+        observed = np.ones(y.shape, bool) if batch.y_observed is None else batch.y_observed
+        observed = np.broadcast_to(observed.reshape(y.shape[0], -1), y.shape)
+        learnt = head.learnt if noise is None else noise
+        if learnt is not None:
+            return LearntNoiseTargets(y, observed, learnt)
+        return value_targets(y, observed, float(head.sigma) ** 2)  # pyright: ignore[reportArgumentType]
     kind = head.factor("head", Variable(INPUT, y.shape), y).measurement
     assert isinstance(kind, Likelihood)
 
@@ -213,17 +224,29 @@ def targets_of(head: Observation, batch: Batch, dtype: Any) -> chain.Targets:
 class VectorActivations:
     """Learns and predicts with one variable for all activations of an example and layer.
 
-    **Arguments:** the network, the shape of an example, and the floating-point type.
+    **Arguments:**
+
+    - the network, the shape of an example, and the floating-point type.
+    - `input_sigma`: standard deviation of noise on the inputs, unless the network observes them; None if there is none.
+    - `input_prior`: of an input that is not observed.
     """
 
-    def __init__(self, net: Sequential, input_shape: Shape, dtype: Any):
+    def __init__(
+        self,
+        net: Sequential,
+        input_shape: Shape,
+        dtype: Any,
+        input_sigma: float | None = None,
+        input_prior: Gaussian | None = None,
+    ):
         self.net, self.dtype = net, dtype
         self.links = links_of(net.places, net.shapes(input_shape))
+        first = net.layers[0]
+        self._input_sigma = float(first.sigma) if isinstance(first, GaussianObservation) else input_sigma  # pyright: ignore
+        self._input_prior = default_input_prior() if input_prior is None else input_prior
 
     def check_update(self, batch: Batch, want: str | None, carry: Any, carried: Any) -> None:
         """Raise if a batch asks for what scalars alone can do."""
-        if batch.x_observed is not None or batch.x_prior is not None:
-            raise ValueError("vector activations: inputs must be observed (no x_observed, no x_prior)")
         if carry or carried:
             raise ValueError("vector activations carry no messages (carry=, carried=)")
         if want not in (None, self.net.output):
@@ -242,19 +265,40 @@ class VectorActivations:
         units = max(link.shape[-1] for link in self.links if link.parameters is not None)
         return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * 6 * outputs * widths
 
-    def learn(self, batch: Batch, beliefs: Mapping[str, Belief], iterations: int, tolerance: float) -> ChainResult:
-        """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`."""
+    def _inputs(self, batch: Batch) -> tuple[Array, Array | None]:
+        """The inputs' means and variances; None if all are known exactly."""
+        x, sigma, observed = jnp.asarray(batch.x, self.dtype), self._input_sigma, batch.x_observed
+        if observed is None or observed.all():
+            return x, None if sigma is None else jnp.full(x.shape, sigma**2, self.dtype)
+        missing = (self._input_prior if batch.x_prior is None else batch.x_prior).broadcast_to(x.shape)
+        mean = jnp.where(observed, x, missing.mean)
+        return mean.astype(self.dtype), jnp.where(observed, (sigma or 0.0) ** 2, missing.variance).astype(self.dtype)
+
+    def learn(
+        self,
+        batch: Batch,
+        beliefs: Mapping[str, Belief],
+        iterations: int,
+        tolerance: float,
+        noise: Mapping[str, LearnNoise] | None = None,
+    ) -> ChainResult:
+        """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`.
+
+        **Arguments:** `noise`: what is known before it of noise that is learnt, by layer.
+        """
         head, weight = self.net.places[-1], batch.label_weights
         assert isinstance(head.layer, Observation)
+        x, spread = self._inputs(batch)
         updated = chain.update(
             self.links,
             as_vectors(beliefs, self.links, self.dtype),
-            jnp.asarray(batch.x, self.dtype),
-            targets_of(head.layer, batch, self.dtype),
+            x,
+            targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name)),
             np.full(batch.size, self._output_layer.prior**-2),
             weight,
             iterations,
             tolerance,
+            spread,
         )
         found = updated.conditioned
         if updated.beliefs is None or found is None:
@@ -267,24 +311,26 @@ class VectorActivations:
         outputs = Gaussian.from_moments(mean=found.mean, std=np.sqrt(np.maximum(found.variance, 1e-12)))
         known = {**as_parameters(updated.beliefs, beliefs), self.net.output: outputs}
         counts = {head.name: batch.measured(head=True)}
-        return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened)
+        learnt = {} if updated.noise is None else {head.name: math.sqrt(updated.noise)}
+        return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened, learnt)
 
     def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
-        """The belief of the outputs: what layers leave uncertain, and with "random" what the parameters do, too."""
-        x = jnp.asarray(batch.x, self.dtype)
-        mean, noise, uncertain = chain.predict(self.links, as_vectors(beliefs, self.links, self.dtype), x)
+        """The belief of the outputs: what layers and inputs leave uncertain, and with "random" the parameters, too."""
+        mean, noise, uncertain = chain.predict(
+            self.links, as_vectors(beliefs, self.links, self.dtype), *self._inputs(batch)
+        )
         held = self._output_layer.prior**-2
         lam = held + 1 / (noise + uncertain if parameters == "random" else noise)
         return Gaussian(mean * (lam - held), lam)
 
-    def log_evidence(self, batch: Batch, outputs: Gaussian) -> np.ndarray:
-        """`log p(y | x)` of each example, given the belief of its outputs."""
+    def log_evidence(self, batch: Batch, outputs: Gaussian, sigma: float) -> np.ndarray:
+        """`log p(y | x)` of each example, given the belief of its outputs, and the noise of values around them."""
         head = self.net.places[-1].layer
         if batch.y is None or not isinstance(head, Observation):
             raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")
         there, y = batch.labelled, np.asarray(batch.y, float)
         if isinstance(head, GaussianObservation):
-            total = np.asarray(outputs.variance, float) + float(head.sigma) ** 2  # pyright: ignore[reportArgumentType]
+            total = np.asarray(outputs.variance, float) + sigma**2
             each = -0.5 * ((y - np.asarray(outputs.mean)) ** 2 / total + np.log(2 * math.pi * total))
             if batch.y_observed is not None:
                 each = np.where(batch.y_observed.reshape(each.shape), each, 0)
