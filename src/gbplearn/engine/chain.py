@@ -11,9 +11,9 @@ outputs:
     down    G_l = d z / d (outputs of layer l)                  one vector-Jacobian product an output and layer
     up      z ~ N(z_0, S_bb + R_b) ,   R_b = sum_l sigma_l² G_l G_l'
 
-(inputs that are not known exactly, `N(x, V)`, are one more noise, `G_0 V G_0'`), and the layer's `Operator`s are all that
-it takes. Examples meet in the parameters: `S` is the covariance of all outputs of the batch (`n = B C` numbers) by the
-beliefs of the parameters, `S = sum J P J'`. In these dimensions the targets are absorbed (`condition`): a Gaussian
+(inputs that are not known exactly, `N(x, V)`, are one more noise, `G_0 V G_0'`), and the layer's `Operator`s are all
+that it takes. Examples meet in the parameters: `S` is the covariance of all outputs of the batch (`n = B C` numbers) by
+the beliefs of the parameters, `S = sum J P J'`. In these dimensions the targets are absorbed (`condition`): a Gaussian
 target at once; the class likelihood by messages between each example's likelihood, expanded under its belief
 (`factors/likelihood.py`), and the outputs, until they rest. What the parameters hear is
 
