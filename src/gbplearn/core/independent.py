@@ -20,23 +20,18 @@ class IndependentVectors(NamedTuple):
     mean: Float[Values, "u p"]
     variance: Float[Values, "u p"]
 
-    def output_covariance(self, of: Sensitivity) -> tuple[Float[Array, "n n"], None]:
-        """`sum_u J_u V_u J_u'` of the outputs; nothing is to be kept of it."""
-        if isinstance(of, RowSensitivity):
-            pairs = (of.rows[:, None] * of.rows[None]).reshape(-1, of.rows.shape[1])
-            by_rows = (pairs @ self.variance.T).reshape(len(of.rows), len(of.rows), -1)
-            return as_outputs(jnp.moveaxis(by_rows, -1, 0), of.slopes), None
-        wide = (of.each * jnp.sqrt(jnp.asarray(self.variance))).reshape(of.each.shape[0] * of.each.shape[1], -1)
-        return wide @ wide.T, None
+    def output_covariance(self, of: Sensitivity, double: bool = False) -> tuple[np.ndarray, None]:
+        """`sum_u J_u V_u J_u'` of the outputs; nothing is to be kept of it. Outside of compiled code.
 
-    def output_covariance_in_double(self, of: Sensitivity) -> tuple[np.ndarray, None]:
-        """The same by NumPy, in double precision."""
-        variance = np.asarray(self.variance, float)
+        **Arguments:** `double`: in double precision.
+        """
+        kind = float if double else self.mean.dtype
+        variance = np.asarray(self.variance, kind)
         if isinstance(of, RowSensitivity):
-            rows = np.asarray(of.rows, float)
+            rows = np.asarray(of.rows, kind)
             by_rows = np.stack([(rows * v) @ rows.T for v in variance])
-            return as_outputs(by_rows, np.asarray(of.slopes, float)), None
-        each = np.asarray(of.each, float) * np.sqrt(variance)
+            return as_outputs(by_rows, np.asarray(of.slopes, kind)), None
+        each = np.asarray(of.each, kind) * np.sqrt(variance)
         wide = each.reshape(each.shape[0] * each.shape[1], -1)
         return wide @ wide.T, None
 

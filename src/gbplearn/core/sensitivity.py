@@ -10,7 +10,7 @@ units; else (filters) the `j` are kept one by one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,17 +39,14 @@ class FullSensitivity(NamedTuple):
 Sensitivity = RowSensitivity | FullSensitivity
 
 
-def as_outputs(by_rows: Any, slopes: Any) -> Any:
-    """`sum_u slope_bcu K_ube slope_edu`: covariances `(k, b, b)` of the rows' numbers as those of all outputs.
-
-    Of NumPy's arrays or JAX's.
-    """
+def as_outputs(by_rows: Float[np.ndarray, "k b b"], slopes: Float[np.ndarray, "b c u"]) -> Float[np.ndarray, "n n"]:
+    """`sum_u slope_bcu K_ube slope_edu`: covariances of the rows' numbers as those of all outputs."""
     b, c, _ = slopes.shape
     if by_rows.shape[0] == 1:
         wide = slopes.reshape(b * c, -1)
         return ((wide @ wide.T).reshape(b, c, b, c) * by_rows[0][:, None, :, None]).reshape(b * c, b * c)
-    einsum = np.einsum if isinstance(slopes, np.ndarray) else jnp.einsum
-    return einsum("bcu,ube,edu->bced", slopes, by_rows, slopes, optimize=True).reshape(b * c, b * c)
+    scaled = np.matmul(by_rows.transpose(1, 2, 0)[:, :, None] * slopes[:, None], slopes.transpose(0, 2, 1))
+    return scaled.transpose(0, 2, 1, 3).reshape(b * c, b * c)
 
 
 def shares(slopes: np.ndarray, gain: np.ndarray) -> Float[np.ndarray, "u b b"]:

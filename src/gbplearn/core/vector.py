@@ -88,6 +88,14 @@ class AlongRows(NamedTuple):
     log_det: Float[Array, " u"]  # log |B|: how much smaller the volume of the belief is than that of the prior
 
 
+class Kept(NamedTuple):
+    """What a joint update has computed of a belief with root `L`: for rows `X` of a batch, or those of each unit."""
+
+    z: Float[np.ndarray, "k p n"]  # L' X'
+    k: Float[np.ndarray, "k n n"] | None = None  # Z' Z; these two of rows that all units share
+    away: Float[np.ndarray, "k p n"] | None = None  # L Z
+
+
 class VectorGaussian(eqx.Module):
     """An array of vectors, each with a covariance; or with one covariance for all ("shared").
 
@@ -242,53 +250,47 @@ class VectorGaussian(eqx.Module):
 
     # A joint update of all outputs of a batch: `engine/chain.py`.
 
-    def output_covariance(self, of: Sensitivity) -> tuple[Float[Array, "n n"], tuple[Array, Array | None]]:
-        """`sum_u J_u S_u J_u'` of the outputs; and to be kept `Z = L' J'` of the rows, with `Z' Z`, or of each unit."""
-        root = jnp.asarray(self.root)
+    def output_covariance(self, of: Sensitivity, double: bool = False) -> tuple[np.ndarray, Kept]:
+        """`sum_u J_u S_u J_u'` of the outputs, and what is needed again. Outside of compiled code, by NumPy's BLAS.
+
+        **Arguments:** `double`: in double precision, where targets are so precise that float32 has too few digits.
+        """
+        kind = float if double else self.dtype
+        root = np.asarray(self.root, kind)
         if isinstance(of, RowSensitivity):
-            z, k = _projected(root, of.rows)
-            return as_outputs(k, of.slopes), (z, k)
-        z = jnp.matmul(of.by_unit(), root)  # (u, n, p)
-        wide = jnp.swapaxes(z, 0, 1).reshape(z.shape[1], -1)  # one product for all units
-        return wide @ wide.T, (jnp.swapaxes(z, -1, -2), None)
+            z = np.swapaxes(root, -1, -2) @ np.asarray(of.rows, kind).T
+            k = np.swapaxes(z, -1, -2) @ z
+            return as_outputs(k, np.asarray(of.slopes, kind)), Kept(z, k, root @ z)
+        z = np.matmul(np.asarray(of.by_unit(), kind), root)  # (u, n, p)
+        wide = np.swapaxes(z, 0, 1).reshape(z.shape[1], -1)  # one product for all units
+        return wide @ wide.T, Kept(np.swapaxes(z, -1, -2))
 
     def output_variance(self, of: Sensitivity) -> Float[Array, "b c"]:
-        """The diagonal of that."""
+        """The diagonal of that, in compiled code."""
         if isinstance(of, RowSensitivity):
             return jnp.einsum("bcu,bu->bc", of.slopes**2, self.variance_along(of.rows))
         z = jnp.matmul(of.by_unit(), jnp.asarray(self.root))
         return jnp.sum(z * z, (0, 2)).reshape(of.each.shape[:2])
 
-    def output_covariance_in_double(self, of: Sensitivity) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray | None]]:
-        """The same by NumPy, in double precision: where targets are so precise that float32 has too few digits."""
-        root = np.asarray(self.root, float)
-        if isinstance(of, RowSensitivity):
-            z = np.swapaxes(root, -1, -2) @ np.asarray(of.rows, float).T
-            k = np.swapaxes(z, -1, -2) @ z
-            return as_outputs(k, np.asarray(of.slopes, float)), (z, k)
-        z = np.matmul(np.asarray(of.by_unit(), float), root)
-        wide = np.swapaxes(z, 0, 1).reshape(z.shape[1], -1)
-        return wide @ wide.T, (np.swapaxes(z, -1, -2), None)
+    # After it. `kept` as above, of either precision.
 
-    # After it, outside of compiled code. `kept` as above, of either precision.
-
-    def moved(self, of: Sensitivity, kept: tuple[Any, Any], alpha: Float[np.ndarray, "b c"]) -> np.ndarray:
+    def moved(self, of: Sensitivity, kept: Kept, alpha: Float[np.ndarray, "b c"]) -> np.ndarray:
         """The mean that `alpha` leads to: `m + S J' alpha`."""
-        root, pull = np.asarray(self.root), self._pull(of, np.asarray(kept[0]), alpha)
-        step = pull @ root[0].T if len(root) == 1 else np.matmul(root, pull[..., None])[..., 0]
+        if kept.away is None:
+            step = np.matmul(np.asarray(self.root), self._pull(kept, alpha)[..., None])[..., 0]
+        else:
+            on_rows, away = _on_rows(of, alpha).astype(kept.away.dtype), kept.away
+            step = on_rows @ away[0].T if len(away) == 1 else np.matmul(away, on_rows[..., None])[..., 0]
         return np.asarray(np.asarray(self.mean) + step, self.dtype)
 
-    def _pull(self, of: Sensitivity, z: np.ndarray, alpha: np.ndarray) -> Float[np.ndarray, "u p"]:
-        """`L' J' alpha` of each unit."""
-        if isinstance(of, RowSensitivity):
-            on_rows = np.einsum("bcu,bc->ub", np.asarray(of.slopes, float), alpha).astype(z.dtype)
-            return on_rows @ z[0].T if len(z) == 1 else np.matmul(z, on_rows[..., None])[..., 0]
-        return np.matmul(z, alpha.reshape(-1).astype(z.dtype))
+    def _pull(self, kept: Kept, alpha: Float[np.ndarray, "b c"]) -> Float[np.ndarray, "u p"]:
+        """`L' J' alpha` of each unit, where the rows are of each unit."""
+        return np.matmul(kept.z, alpha.reshape(-1).astype(kept.z.dtype))
 
     def absorb(
         self,
         of: Sensitivity,
-        kept: tuple[Any, Any],
+        kept: Kept,
         gain: np.ndarray,
         alpha: np.ndarray,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -298,10 +300,10 @@ class VectorGaussian(eqx.Module):
         **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean; `without`: of the covariance that a unit
         gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
         """
-        wide, z = np.asarray(self.root), np.asarray(kept[0])
+        wide, z = np.asarray(self.root), kept.z
         eye = np.eye(wide.shape[-1])
         if isinstance(of, RowSensitivity) and len(of.rows) <= wide.shape[-1]:
-            new, left = _less(wide, z, shares(np.asarray(of.slopes, float), gain))
+            new, left = _less(wide, z, shares(np.asarray(of.slopes, float), gain), kept.k, kept.away)
         elif without is not None:
             units = range(len(self.mean))
             back = np.stack([np.linalg.inv(eye + self._message(of, kept, u, without)) for u in units])
@@ -312,18 +314,24 @@ class VectorGaussian(eqx.Module):
             new, left = self._narrowed(eye - _around(z, gain))
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
         spread = float(np.sum(left - 1 - np.log(left))) * (self.shape[0] / len(wide))
-        gained = 0.5 * spread + 0.5 * float(np.sum(self._pull(of, z, alpha).astype(float) ** 2))
+        if kept.k is None:
+            moved = float(np.sum(self._pull(kept, alpha).astype(float) ** 2))
+        else:
+            on_rows = _on_rows(of, alpha)
+            moved = float(np.sum(np.matmul(kept.k, on_rows[..., None])[..., 0] * on_rows))
+        gained = 0.5 * (spread + moved)
         return VectorGaussian(jnp.asarray(self.moved(of, kept, alpha)), new, gained)
 
     def _message(
-        self, of: Sensitivity, kept: tuple[Any, Any], unit: int, without: Callable[[np.ndarray], np.ndarray]
+        self, of: Sensitivity, kept: Kept, unit: int, without: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """What the outputs say of a unit, `Z W Z'`: in `B = I + L' (precision) L`."""
-        z = np.asarray(kept[0], float)[unit if len(kept[0]) > 1 else 0]
+        z = np.asarray(kept.z, float)[unit if len(kept.z) > 1 else 0]
         if not isinstance(of, RowSensitivity):
             return _around(z, without(z.T @ z))
         slopes = np.asarray(of.slopes, float)[..., unit : unit + 1]
-        k = np.asarray(kept[1], float)[[unit if len(kept[1]) > 1 else 0]]
+        assert kept.k is not None
+        k = np.asarray(kept.k, float)[[unit if len(kept.k) > 1 else 0]]
         return _around(z, shares(slopes, without(as_outputs(k, slopes)))[0])
 
     def _narrowed(self, left: np.ndarray) -> tuple[Array, np.ndarray]:
@@ -440,16 +448,24 @@ def _projected(root: Array, rows: Array) -> tuple[Array, Array]:
     return z, jnp.matmul(jnp.swapaxes(z, -1, -2), z)
 
 
-def _less(wide: np.ndarray, z: np.ndarray, t: np.ndarray) -> tuple[Array, np.ndarray]:
+def _on_rows(of: Sensitivity, alpha: Float[np.ndarray, "b c"]) -> Float[np.ndarray, "u b"]:
+    """What `alpha` is to the number that a unit makes of each row."""
+    assert isinstance(of, RowSensitivity)
+    return np.einsum("bcu,bc->ub", np.asarray(of.slopes, float), alpha)
+
+
+def _less(
+    wide: np.ndarray, z: np.ndarray, t: np.ndarray, k: np.ndarray | None = None, away: np.ndarray | None = None
+) -> tuple[Array, np.ndarray]:
     """The root of `L (I - Z T Z') L'` with `Z = L' X'`, and the eigenvalues of `I - Z T Z'` that are not 1.
 
-    It is the mean over `T` where `L` is one for all.
+    It is the mean over `T` where `L` is one for all. **Arguments:** `k`, `away`: `Z' Z` and `L Z`, if they are known.
     """
     t = t.mean(0, keepdims=True) if len(wide) == 1 else t
-    k = np.asarray(np.swapaxes(z, -1, -2) @ z, float)
-    middle, left = _root_of_less(t, k)
+    k = np.swapaxes(z, -1, -2) @ z if k is None else k
+    middle, left = _root_of_less(t, np.asarray(k, float))
     share = middle.astype(z.dtype) @ np.swapaxes(z, -1, -2)
-    return jax.device_put((wide - (wide @ z) @ share).astype(wide.dtype)), left
+    return jax.device_put((wide - (wide @ z if away is None else away) @ share).astype(wide.dtype)), left
 
 
 def _around(z: np.ndarray, m: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -38,10 +39,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
+from scipy.linalg import lapack
 
 from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity
 from ..factors.measurement import FactorKind
-from ..factors.operators import UnitRows
+from ..factors.operators import Operator, UnitRows
 
 # Of a target that says nothing along some direction, the precision there: its root must be invertible.
 _LEAST = 1e-10
@@ -75,39 +77,67 @@ class Linearised(NamedTuple):
     """The outputs of a batch as a linear function of the parameters."""
 
     outputs: Float[Array, "b c"]
-    noise: Float[Array, "b c c"]  # R: of the layers
+    noise: Float[np.ndarray, "b c c"]  # R: of the layers
     sensitivities: dict[str, Sensitivity]
 
 
 def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, spread: Array | None = None) -> Linearised:
     """Up with values, down with the derivatives of the outputs.
 
+    Each step is a compiled program of its own: in one program XLA computes its parts several times over, which takes
+    more than twice as long.
+
     **Arguments:** `spread`: variances of inputs that are not known exactly, about `x`: one more noise, `G_0 V G_0'`.
     """
     inputs = [x]
     for link in links:
-        inputs.append(link.outputs(inputs[-1], means))
+        inputs.append(_up(link, inputs[-1], _of(link, means)))
     outputs = inputs[-1]
     batch, classes = outputs.shape
-    down = jnp.broadcast_to(jnp.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes))
-    noise = jnp.zeros((batch, classes, classes), x.dtype)
+    down = jnp.asarray(np.broadcast_to(np.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes)))
+    noise = np.zeros((batch, classes, classes), x.dtype)
     found: dict[str, Sensitivity] = {}
     for i in reversed(range(len(links))):
         link = links[i]
-        flat = jnp.moveaxis(down.reshape(classes, batch, -1), 0, -1)  # so laid out a quarter of the time
-        noise += link.variance * jnp.einsum("bic,bid->bcd", flat, flat)
-        operators = link.kind.jacobian(*link.arguments(inputs[i], means, inputs[i + 1]))
+        noise += link.variance * np.asarray(_squares(down))
+        operators = _operators(link, inputs[i], _of(link, means), inputs[i + 1])
         if link.parameters is not None:
             found[link.parameters] = _sensitivity(operators[1], down, batch)
         if i or spread is not None:
-            # The factors say y - f: their Jacobian with respect to x is that of f with the other sign.
-            down = -jax.vmap(lambda r, back=operators[0].back: back(r.reshape(-1, 1)))(down)
+            down = _back(operators[0], down)
     if spread is not None:
-        flat = down.reshape(classes, batch, -1)
-        noise += jnp.einsum("bi,cbi,dbi->bcd", spread.reshape(batch, -1), flat, flat)
+        noise += np.asarray(_squares(down * jnp.sqrt(spread)))
     return Linearised(outputs, noise, found)
 
 
+def _of(link: Link, means: Mapping[str, Array]) -> dict[str, Array]:
+    return {} if link.parameters is None else {link.parameters: means[link.parameters]}
+
+
+@jax.jit
+def _up(link: Link, x: Array, means: Mapping[str, Array]) -> Array:
+    return link.outputs(x, means)
+
+
+@jax.jit
+def _operators(link: Link, x: Array, means: Mapping[str, Array], y: Array) -> tuple[Operator, ...]:
+    return link.kind.jacobian(*link.arguments(x, means, y))
+
+
+@jax.jit
+def _back(operator: Operator, down: Array) -> Array:
+    """The factors say y - f: their Jacobian with respect to x is that of f with the other sign."""
+    return -jax.vmap(lambda r: operator.back(r.reshape(-1, 1)))(down)
+
+
+@jax.jit
+def _squares(down: Array) -> Float[Array, "b c c"]:
+    """`G G'` of each example."""
+    flat = jnp.moveaxis(down.reshape(*down.shape[:2], -1), 0, -1)  # so laid out a quarter of the time
+    return jnp.einsum("bic,bid->bcd", flat, flat)
+
+
+@partial(jax.jit, static_argnums=2)
 def _sensitivity(operator: Any, down: Array, batch: int) -> Sensitivity:
     if not isinstance(operator, UnitRows):
         raise TypeError("vector activations: the Jacobian of a layer must be that of vectors (UnitRows)")
@@ -124,7 +154,7 @@ class Predicted(NamedTuple):
     """A batch before its targets are known."""
 
     linear: Linearised
-    covariance: Float[Array, "n n"]  # of the outputs: S with the noise of the layers
+    covariance: Float[np.ndarray, "n n"]  # of the outputs: S with the noise of the layers
     kept: dict[str, Any]  # of each parameter, what its belief has computed on the way
 
 
@@ -136,38 +166,42 @@ def _by_blocks(matrix: np.ndarray, blocks: np.ndarray) -> np.ndarray:
     return wide.transpose(1, 0, 2).reshape(n, n)
 
 
-@jax.jit
 def predict_jointly(
     links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None
 ) -> Predicted:
     """What is known of the outputs of a batch together, by the beliefs of the parameters."""
     linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread)
-    (batch, classes), noise = linear.outputs.shape, linear.noise
-    each = jnp.arange(batch)
-    total, kept = jnp.zeros((batch, classes, batch, classes), x.dtype).at[each, :, each, :].set(noise), {}
-    total = total.reshape(batch * classes, -1)
+    return _jointly(linear, beliefs, False)
+
+
+def _jointly(linear: Linearised, beliefs: Mapping[str, Any], double: bool) -> Predicted:
+    batch, classes = linear.outputs.shape
+    total, kept = np.zeros((batch * classes, batch * classes), float), {}
     for name, of in linear.sensitivities.items():
-        covariance, kept[name] = beliefs[name].output_covariance(of)
+        covariance, kept[name] = beliefs[name].output_covariance(of, double)
         total += covariance
-    return Predicted(linear, total, kept)
+    return Predicted(linear, _with_noise(0.5 * (total + total.T), linear.noise, np.ones(batch)), kept)
 
 
-@jax.jit
 def predict(
     links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None
-) -> tuple[Array, Array, Array]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means of the outputs `(B, C)`, and what layers (and inputs) and parameters leave uncertain of each: variances."""
     linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread)
-    parameters = jnp.zeros_like(linear.outputs)
+    parameters = np.zeros(linear.outputs.shape, x.dtype)
     for name, of in linear.sensitivities.items():
-        parameters += beliefs[name].output_variance(of)
-    return linear.outputs, jnp.diagonal(linear.noise, axis1=1, axis2=2), parameters
+        parameters += np.asarray(_output_variance(beliefs[name], of))
+    return np.asarray(linear.outputs), np.diagonal(linear.noise, axis1=1, axis2=2), parameters
 
 
 @jax.jit
+def _output_variance(belief: Any, of: Sensitivity) -> Array:
+    return belief.output_variance(of)
+
+
 def _outputs(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
     for link in links:
-        x = link.outputs(x, means)
+        x = _up(link, x, _of(link, means))
     return x
 
 
@@ -198,25 +232,23 @@ class Joint(NamedTuple):
     information: Float[np.ndarray, "b c"]
     root: Float[np.ndarray, "b c c"]  # D = E E'; 0 where nothing is observed
     root_inverse: Float[np.ndarray, "b c c"]  # E^-1, or 0
-    inverse: Float[np.ndarray, "n n"]  # A^-1, A = I + E' S E
+    half: Float[np.ndarray, "n n"]  # W with A^-1 = W' W , A = I + E' S E
     alpha: Float[np.ndarray, "b c"]  # z - z_0 = S alpha
 
     @classmethod
     def of(cls, start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray) -> Joint:
         """Solve for them."""
-        (batch, classes), (values, vectors) = start.shape, np.linalg.eigh(d)
+        values, vectors = np.linalg.eigh(d)
         scale = np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))
         root, back = vectors * scale[:, None, :], np.swapaxes(vectors, 1, 2)
         root_inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)[..., None] * back
-        a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(batch * classes)
-        inverse = np.linalg.inv(0.5 * (a + a.T))
         pull = e - np.einsum("bcd,bd->bc", d, start)
-        joint = cls(start, covariance, d, e, root, root_inverse, inverse, pull)
+        joint = cls(start, covariance, d, e, root, root_inverse, _half_of_inverse(covariance, root), pull)
         return joint._replace(alpha=joint._solved(pull))._refined()
 
     def _solved(self, of: Float[np.ndarray, "b c"]) -> Float[np.ndarray, "b c"]:
         """`(I + D S)^-1 r = E A^-1 E^-1 r`. (Not `r - E A^-1 E' S r`, which has no digits where `D S` is large.)"""
-        inner = self.inverse @ np.einsum("bxc,bc->bx", self.root_inverse, of).reshape(-1)
+        inner = (self.half @ np.einsum("bxc,bc->bx", self.root_inverse, of).reshape(-1)) @ self.half
         return np.einsum("bcx,bx->bc", self.root, inner.reshape(of.shape))
 
     def _left_over(self) -> Float[np.ndarray, "b c"]:
@@ -237,9 +269,10 @@ class Joint(NamedTuple):
 
     def variance(self) -> Float[np.ndarray, "b c"]:
         """Of each output: the diagonal of `E^-T (I - A^-1) E^-1`."""
-        (batch, classes), each, eye = self.start.shape, np.arange(len(self.start)), np.eye(self.start.shape[1])
+        batch, classes = self.start.shape
         observed, before = np.any(self.root != 0, (1, 2)), _alone(self.covariance, classes)
-        left = eye - self.inverse.reshape(batch, classes, batch, classes)[each, :, each, :]
+        columns = self.half.reshape(-1, batch, classes).transpose(1, 2, 0)
+        left = np.eye(classes) - columns @ np.swapaxes(columns, 1, 2)
         found = np.einsum("bxc,bxy,byc->bc", self.root_inverse, left, self.root_inverse)
         if not observed.all():  # what others say of these: `S - S M S`
             rows = self.covariance.reshape(batch, classes, -1)[~observed]
@@ -249,15 +282,14 @@ class Joint(NamedTuple):
 
     def gain(self) -> Float[np.ndarray, "n n"]:
         """`M = (D^-1 + S)^-1 = E A^-1 E'`."""
-        back = np.swapaxes(self.root, 1, 2)
-        return _by_blocks(_by_blocks(self.inverse.T, back).T, back)
+        wide = _by_blocks(self.half, np.swapaxes(self.root, 1, 2))
+        return wide.T @ wide
 
     def gain_without(self, covariance: np.ndarray) -> Float[np.ndarray, "n n"]:
         """The same with a part of `S` taken out: what all else says of the outputs, as a precision."""
-        a = _by_blocks(_by_blocks(self.covariance - covariance, self.root).T, self.root)
-        inverse = np.linalg.inv(0.5 * (a + a.T) + np.eye(len(a)))
-        back = np.swapaxes(self.root, 1, 2)
-        return _by_blocks(_by_blocks(inverse.T, back).T, back)
+        half = _half_of_inverse(self.covariance - covariance, self.root)
+        wide = _by_blocks(half, np.swapaxes(self.root, 1, 2))
+        return wide.T @ wide
 
     @property
     def energy(self) -> float:
@@ -270,7 +302,19 @@ class Joint(NamedTuple):
         pull = e - np.einsum("bcd,bd->bc", d, start)
         at_start = (e * start).sum() - 0.5 * np.einsum("bc,bcd,bd->", start, d, start)
         step = 0.5 * pull.reshape(-1) @ self.covariance @ self.alpha.reshape(-1)
-        return float(at_start + step + 0.5 * np.linalg.slogdet(self.inverse)[1])
+        return float(at_start + step + np.log(np.diagonal(self.half)).sum())
+
+
+def _half_of_inverse(covariance: np.ndarray, root: np.ndarray) -> Float[np.ndarray, "n n"]:
+    """The lower triangular `W` with `W' W = (I + E' S E)^-1`."""
+    a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(len(covariance))
+    if not np.isfinite(a).all():
+        raise np.linalg.LinAlgError("not finite")
+    # Symmetric: what is the lower half of LAPACK's columns is the upper one of NumPy's rows.
+    factor, failed = lapack.dpotrf(0.5 * (a + a.T).T, lower=1, overwrite_a=1)
+    if failed:
+        raise np.linalg.LinAlgError("not positive definite")
+    return np.ascontiguousarray(lapack.dtrtri(factor, lower=1, overwrite_c=1)[0])
 
 
 def _alone(covariance: np.ndarray, classes: int) -> np.ndarray:
@@ -370,6 +414,7 @@ _WORSE = 1.0
 _HALVINGS = 6
 
 
+@np.errstate(over="ignore", invalid="ignore")  # numbers that are not finite refuse the batch
 def update(
     links: Sequence[Link],
     beliefs: Mapping[str, Any],
@@ -388,7 +433,7 @@ def update(
     """
     predicted, learnt = predict_jointly(links, beliefs, x, spread), None
     linear, after = predicted.linear, math.nan
-    start, covariance, kept = np.asarray(linear.outputs, float), np.asarray(predicted.covariance, float), predicted.kept
+    start, covariance, kept = np.asarray(linear.outputs, float), predicted.covariance, predicted.kept
     if not np.isfinite(covariance).all():
         return Updated(None, None, math.nan, 0)
     if not isinstance(targets, Targets):
@@ -396,13 +441,10 @@ def update(
     risk = targets.largest * max(weight.max(), 1.0) * _alone(covariance, start.shape[1]).max()
     precise = risk * jnp.finfo(x.dtype).eps > _ROUNDING
     if precise:
-        found = {n: beliefs[n].output_covariance_in_double(of) for n, of in linear.sensitivities.items()}
-        covariance = _with_noise(sum(s for s, _ in found.values()), linear.noise, np.ones(len(weight)))
-        kept = {n: part for n, (_, part) in found.items()}
+        _, covariance, kept = _jointly(linear, beliefs, True)
     own = np.where(weight > 0, 1 / np.where(weight > 0, weight, 1), 1)
     if not np.isin(weight, (0, 1)).all():  # two like it would have noise of their own
         covariance = _with_noise(covariance, linear.noise, own - 1)
-    covariance = 0.5 * (covariance + covariance.T)
     if learnt is not None:
         targets = learnt.at_rest(start, covariance, held, weight)
 
