@@ -233,7 +233,15 @@ def test_a_step_that_makes_things_worse_is_shortened():
 def test_a_step_that_makes_things_worse_however_short_is_refused():
     """Outputs that are no linear function at all: what the linear one promises does not come true."""
     net = gbp.Sequential(
-        gbp.Dense(1, activation=jnp.square, sigma=0.01, weight_prior=30.0, bias_prior=1.0, weight_init=0.1),
+        gbp.Dense(
+            1,
+            activation=jnp.square,
+            sigma=0.01,
+            weight_prior=30.0,
+            bias_prior=1.0,
+            weight_init=0.1,
+            posterior="diagonal",
+        ),
         gbp.GaussianObservation(sigma=0.01),
         input_shape=(1,),
     )

@@ -197,7 +197,7 @@ def test_files_copies_and_pickles(tmp_path):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="activations must be one of 'scalar', 'vector'"):
+    with pytest.raises(ValueError, match="activations must be one of 'auto', 'scalar', 'vector'"):
         linear(activations="matrix")
     for odd in ({"dropout": 0.1}, {"guard": False}, {"messages": "pooled"}):
         with pytest.raises(ValueError, match=f"vector activations take no {next(iter(odd))}"):

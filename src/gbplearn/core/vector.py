@@ -30,7 +30,9 @@ from jaxtyping import Float
 from . import linalg
 from .family import Values
 from .gaussian import Gaussian
+from .rotated import RotatedGaussian
 from .sensitivity import RowSensitivity, Sensitivity, as_outputs, shares
+from .unit_vectors import UnitVectors
 
 # From so many numbers on, rows are weighted unit by unit: all at once would not fit the caches.
 _LARGE = 1_000_000
@@ -96,7 +98,7 @@ class Kept(NamedTuple):
     away: Float[np.ndarray, "k p n"] | None = None  # L Z
 
 
-class VectorGaussian(eqx.Module):
+class VectorGaussian(UnitVectors):
     """An array of vectors, each with a covariance; or with one covariance for all ("shared").
 
     - `mean`: `(units, p)`.
@@ -106,7 +108,7 @@ class VectorGaussian(eqx.Module):
 
     mean: Float[Values, "u p"]
     root: Float[Values, "k p p"]
-    gained: float | None = eqx.field(static=True, default=None)
+    gained: float | None = eqx.field(static=True, default=None)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __check_init__(self):
         (units, p), shape = self.mean.shape, self.root.shape
@@ -132,24 +134,9 @@ class VectorGaussian(eqx.Module):
         return self.root.shape[0] < self.mean.shape[0]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the means."""
-        return self.mean.shape
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """Floating-point type."""
-        return self.mean.dtype
-
-    @property
     def variance(self) -> Float[Values, "u p"]:
         """Of each number."""
         return jnp.broadcast_to(jnp.sum(jnp.asarray(self.root) ** 2, -1), self.shape)
-
-    @property
-    def std(self) -> Float[Values, "u p"]:
-        """Of each number."""
-        return jnp.sqrt(self.variance)
 
     @property
     def covariance(self) -> Float[Values, "k p p"]:
@@ -202,7 +189,7 @@ class VectorGaussian(eqx.Module):
 
     # Outside of compiled code, in double precision.
 
-    def kl(self, other: VectorGaussian) -> np.ndarray:
+    def kl(self, other: Any) -> np.ndarray:
         """`KL(self || other)` of each unit: `(|M|² - p - log |M|² + |L_o^-1 d|²) / 2` with `M = L_o^-1 L`."""
         (units, p), roots = self.shape, max(len(self.root), len(other.root))
         mine, theirs = (np.asarray(g.root, float) for g in (self, other))
@@ -345,6 +332,20 @@ class VectorGaussian(eqx.Module):
         return np.swapaxes(inverse, -1, -2) @ inverse
 
     @classmethod
+    def merged(cls, several: Sequence[Any], before: Any) -> VectorGaussian:
+        """As `UnitVectors`, exact but for the projection of "shared"."""
+        extra, parts = len(several) - 1, [(g, g.precision()) for g in (*several, before)]
+        lam = sum(p for _, p in parts[:-1]) - extra * parts[-1][1]
+        means = [np.asarray(g.mean, float)[..., None] for g, _ in parts]
+        eta = sum(p @ m for (_, p), m in zip(parts[:-1], means)) - extra * parts[-1][1] @ means[-1]
+        try:
+            covariance = np.linalg.inv(lam)
+        except np.linalg.LinAlgError:
+            raise ValueError("a posterior is vaguer than the prior") from None
+        mean = (covariance @ eta)[..., 0]
+        return cls.from_covariance(mean, 0.5 * (covariance + np.swapaxes(covariance, -1, -2)), before.dtype)
+
+    @classmethod
     def from_covariance(cls, mean: Any, covariance: np.ndarray, dtype: Any) -> VectorGaussian:
         """With covariances `(units | 1, p, p)`; a `ValueError` if one is not positive definite."""
         try:
@@ -353,9 +354,7 @@ class VectorGaussian(eqx.Module):
             raise ValueError("VectorGaussian: every covariance must be positive definite") from None
         return cls(jnp.asarray(mean, dtype), jnp.asarray(root, dtype))
 
-    def drifted(
-        self, original: VectorGaussian, alpha: float, process_noise: float, forgetting: float
-    ) -> VectorGaussian:
+    def drifted(self, original: Any, alpha: float, process_noise: float, forgetting: float) -> VectorGaussian:
         """The prior of the next batch, see `gbp.Filtering`. Covariances are mixed, not their roots."""
         if alpha == 0 and process_noise == 0:
             return self.scaled(forgetting**-0.5)
@@ -432,7 +431,7 @@ class VectorGaussian(eqx.Module):
 if TYPE_CHECKING:
     Belief = Any
 else:
-    Belief = Gaussian | VectorGaussian | VectorBelief
+    Belief = Gaussian | VectorGaussian | RotatedGaussian | VectorBelief
 
 
 def product(parts: Sequence[Any]) -> Belief:

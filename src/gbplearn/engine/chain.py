@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
-from scipy.linalg import lapack
+from scipy.linalg import get_lapack_funcs
 
 from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity
 from ..factors.measurement import FactorKind
@@ -47,6 +47,7 @@ from ..factors.operators import Operator, UnitRows
 
 # Of a target that says nothing along some direction, the precision there: its root must be invertible.
 _LEAST = 1e-10
+_potrf, _trtri = get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 _TINY, _REFINEMENTS = 1e-30, 2
 # Numbers of the outputs are found again in double precision where rounding would be more than this of a target's noise.
 _ROUNDING = 1e-5
@@ -311,10 +312,10 @@ def _half_of_inverse(covariance: np.ndarray, root: np.ndarray) -> Float[np.ndarr
     if not np.isfinite(a).all():
         raise np.linalg.LinAlgError("not finite")
     # Symmetric: what is the lower half of LAPACK's columns is the upper one of NumPy's rows.
-    factor, failed = lapack.dpotrf(0.5 * (a + a.T).T, lower=1, overwrite_a=1)
+    factor, failed = _potrf(0.5 * (a + a.T).T, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError("not positive definite")
-    return np.ascontiguousarray(lapack.dtrtri(factor, lower=1, overwrite_c=1)[0])
+    return np.ascontiguousarray(_trtri(factor, lower=1, overwrite_c=1)[0])
 
 
 def _alone(covariance: np.ndarray, classes: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from ..core.files import write_whole
 from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.rotated import RotatedGaussian
 from ..core.vector import Belief, VectorGaussian
 from ..core.version import __version__
 from ..engine.damping import Damping
@@ -30,6 +31,7 @@ from ..engine.guard.guard import Guard
 from ..engine.schedules import Schedule
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
+from ..layers.layer import of_vectors
 from ..learner.learner import ACTIVATIONS, MOST_CAUTION, Learner, LearnerState
 from ..learner.unusual import CHOICES
 from ..network.memory import available_memory
@@ -40,7 +42,13 @@ from .limits import Limits, check_whole
 from .values import LAYERS, VALUES, from_json, is_number, is_whole, to_json
 
 FORMAT = 3
-_PARTS = {Gaussian: ("eta", "lam"), VectorGaussian: ("mean", "root")}  # tensors of a belief
+# Tensors of a belief: the first two of them are of one family only.
+_PARTS: dict[type, tuple[str, ...]] = {
+    Gaussian: ("eta", "lam"),
+    VectorGaussian: ("root", "mean"),
+    RotatedGaussian: ("spread", "mean", "unit_axes", "axes", "slopes", "rows", "batches"),
+}
+_UPRIGHT = 1e-3  # axes that are further from being orthogonal are none
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
@@ -76,11 +84,11 @@ class Content:
     tensors: dict[str, np.ndarray]
 
     def belief(self, name: str) -> Belief:
-        """A belief by the name of its two tensors, with the same bits."""
-        kind = Gaussian if f"{name}/eta" in self.tensors else VectorGaussian
-        first, second = (self.tensors[f"{name}/{part}"] for part in _PARTS[kind])
-        out = kind(jnp.array(first), jnp.array(second))
-        if out.dtype != first.dtype:
+        """A belief by the name of its tensors, with the same bits."""
+        kind = next(k for k, parts in _PARTS.items() if f"{name}/{parts[0]}" in self.tensors)
+        held = {part: self.tensors[f"{name}/{part}"] for part in _PARTS[kind]}
+        out = kind(**{part: jnp.array(a) for part, a in held.items()})
+        if out.dtype != next(iter(held.values())).dtype:
             raise ValueError("it holds float64 numbers, which need JAX's 64-bit mode (jax_enable_x64)")
         return out
 
@@ -150,7 +158,11 @@ def _moments(tensors: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, 
     if f"{name}/eta" in tensors:
         eta, lam = (tensors[f"{name}/{part}"] for part in ("eta", "lam"))
         return eta / lam, lam**-0.5
-    mean, root = (tensors[f"{name}/{part}"] for part in ("mean", "root"))
+    mean = tensors[f"{name}/mean"]
+    if f"{name}/spread" in tensors:
+        spread, unit_axes, axes = (tensors[f"{name}/{part}"] for part in ("spread", "unit_axes", "axes"))
+        return mean, np.sqrt(unit_axes**2 @ spread @ (axes**2).T)
+    root = tensors[f"{name}/root"]
     return mean, np.broadcast_to(np.sqrt((root**2).sum(-1)), mean.shape)
 
 
@@ -347,7 +359,17 @@ def _expected(
     known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
     for name in (*known, *checkpoint_history.names_in(history, parameters)):
         of = parameters[name.split("/", 2)[2] if name.startswith(contribution) else name.split("/", 1)[1]]
-        if of.posterior != "diagonal":
+        if of.posterior == "rotated":
+            units, p = of.shape
+            shapes = {"mean": (units, p), "unit_axes": (units, units), "axes": (p, p)}
+            shapes |= {"slopes": (units, units), "rows": (p, p)}
+            for part, s in shapes.items():
+                out[f"{name}/{part}"] = Expected((_DTYPES[limits.dtype],), s, -limits.largest, limits.largest)
+            most = 1 / limits.precisions[0]
+            out[f"{name}/spread"] = Expected((_DTYPES[limits.dtype],), (units, p), 1 / limits.precisions[1], most)
+            out[f"{name}/batches"] = Expected((_DTYPES[limits.dtype],), (), 0.0, limits.largest)
+            continue
+        if of_vectors(of.posterior):
             units, p = of.shape
             root = (units if of.posterior == "block" else 1, p, p)
             out[f"{name}/mean"] = Expected((_DTYPES[limits.dtype],), of.shape, -limits.largest, limits.largest)
@@ -372,3 +394,7 @@ def _check_means(tensors: Mapping[str, np.ndarray], limits: Limits) -> None:
     for name in (n.removesuffix("/root") for n in tensors if n.endswith("/root")):
         if not (_moments(tensors, name)[1] > 0).all():
             raise ValueError(f"{name} is no proper belief: a number of it has no variance")
+    for name in (n for n in tensors if n.endswith(("/axes", "/unit_axes"))):
+        axes = tensors[name].astype(np.float64)
+        if not np.abs(axes.T @ axes - np.eye(len(axes))).max() < _UPRIGHT:
+            raise ValueError(f"{name} is no proper belief: its axes are not at right angles")

@@ -21,7 +21,7 @@ from ..graph.factor import Factor
 from ..graph.variable import Variable
 from .activation import find_activation
 from .convolution import Convolution, ConvolutionLayer, ConvolutionUnitsKind, check_image
-from .layer import Parameter
+from .layer import Parameter, of_vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Conv2D(ConvolutionLayer):
 
     def forward(self, x: Array, parameters: Mapping[str, Array]) -> Array:
         """`g(w * x + d)`."""
-        if self.posterior != "diagonal":
+        if of_vectors(self.posterior):
             kind, w = (
                 ConvolutionUnitsKind(self._windows(x.shape[1:]), find_activation(self.activation)),
                 parameters["parameters"],

@@ -40,6 +40,7 @@ from .layer import (
     check_posterior,
     check_robust,
     check_whole,
+    of_vectors,
     unit_parameters,
 )
 
@@ -274,7 +275,7 @@ class ConvolutionLayer(Transform):
     weight_start: float = 0.0
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
-    posterior: str = dataclasses.field(default="diagonal", kw_only=True)
+    posterior: str = dataclasses.field(default="auto", kw_only=True)
 
     def __post_init__(self):
         name = type(self).__name__
@@ -303,7 +304,7 @@ class ConvolutionLayer(Transform):
         init = self.weight_prior if self.weight_init is None else self.weight_init
         weight = Parameter((*self.kernel_size, channels, targets), self.weight_prior, init, self.weight_start)
         bias = Parameter((targets,), self.bias_prior, self.bias_init)
-        if self.posterior != "diagonal":
+        if of_vectors(self.posterior):
             return unit_parameters(self.posterior, weight, bias)
         return {"weight": weight, "bias": bias}
 
@@ -311,7 +312,7 @@ class ConvolutionLayer(Transform):
         self, name: str, windows: Windows, x: Variable, parameters: Mapping[str, Variable], y: Variable
     ) -> Factor:
         activation = find_activation(self.activation)
-        if self.posterior == "diagonal":
+        if not of_vectors(self.posterior):
             kind, args = ConvolutionKind(windows, activation), (x, parameters["weight"], parameters["bias"], y)
         else:
             kind, args = ConvolutionUnitsKind(windows, activation), (x, parameters["parameters"], y)

@@ -35,6 +35,7 @@ from .layer import (
     check_positive,
     check_posterior,
     check_whole,
+    of_vectors,
     unit_parameters,
 )
 
@@ -176,7 +177,7 @@ class Dense(Transform):
     bias_init: float = 0.0
     direction: str = "forward"
     name: str | None = None
-    posterior: str = "diagonal"
+    posterior: str = "auto"
     label: ClassVar[str] = "dense"
 
     def __post_init__(self):
@@ -209,7 +210,7 @@ class Dense(Transform):
         prior = 1 / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
         init = prior if self.weight_init is None else self.weight_init
         weights, bias = Parameter(weight, prior, init), Parameter(weight[1:], self.bias_prior, self.bias_init)
-        if self.posterior != "diagonal":
+        if of_vectors(self.posterior):
             return unit_parameters(self.posterior, weights, bias)
         return {"weight": weights, "bias": bias}
 
@@ -217,7 +218,7 @@ class Dense(Transform):
         """`DenseKind`, either way round."""
         ends = (inputs, outputs) if self.direction == "forward" else (outputs, inputs)
         activation = find_activation(self.activation)
-        if self.posterior != "diagonal":
+        if of_vectors(self.posterior):
             args = (ends[0], parameters["parameters"], ends[1])
             return Factor(DenseUnitsKind(activation), args, y=0.0, sigma=self.sigma, name=name)
         kind = DenseKind(activation)
@@ -229,6 +230,6 @@ class Dense(Transform):
         if self.direction == "generative":
             return None
         activation = find_activation(self.activation)
-        if self.posterior != "diagonal":
+        if of_vectors(self.posterior):
             return activation(_with_one(x) @ parameters["parameters"].T)
         return activation(_matrix(parameters["weight"], x) + parameters["bias"])

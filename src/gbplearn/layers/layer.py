@@ -35,8 +35,14 @@ class Parameter:
     posterior: str = "diagonal"  # else the last axis is one vector variable (`core/vector.py`), see `POSTERIORS`
 
 
-# What a belief keeps of the weights of a layer.
-POSTERIORS = ("diagonal", "block", "shared")
+# What a belief keeps of the weights of a layer. "auto" is "diagonal" where activations are scalars; where they are
+# vectors, a learner chooses (`network/choices.py`).
+POSTERIORS = ("auto", "diagonal", "block", "shared", "rotated")
+
+
+def of_vectors(posterior: str) -> bool:
+    """Whether the weights and the bias of a unit are one vector variable."""
+    return posterior not in ("auto", "diagonal")
 
 
 def check_posterior(layer: str, posterior: str) -> None:

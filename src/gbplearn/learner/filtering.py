@@ -11,9 +11,10 @@ import numpy as np
 
 from ..core.compiling import lean_jit
 from ..core.gaussian import Gaussian
-from ..core.vector import Belief, VectorGaussian
+from ..core.unit_vectors import UnitVectors
+from ..core.vector import Belief
 
-Beliefs = dict[str, Any]  # Gaussian, or VectorGaussian
+Beliefs = dict[str, Any]  # Gaussian, or UnitVectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +89,14 @@ class Filtering:
         scalars = {n: g for n, g in posterior.items() if isinstance(g, Gaussian)}
         found = _next_prior(scalars, {n: original[n] for n in scalars}, *numbers)
         return {
-            n: g.drifted(original[n], *numbers) if isinstance(g, VectorGaussian) else found[n]
+            n: g.drifted(original[n], *numbers) if isinstance(g, UnitVectors) else found[n]
             for n, g in posterior.items()
         }
 
 
-def _precisions(belief: Gaussian | VectorGaussian) -> np.ndarray:
+def _precisions(belief: Gaussian | UnitVectors) -> np.ndarray:
     """Of each number."""
-    if isinstance(belief, VectorGaussian):
+    if isinstance(belief, UnitVectors):
         return 1 / np.asarray(belief.variance, float)
     return np.asarray(belief.lam, float)
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
-from ..core.vector import Belief, VectorGaussian
+from ..core.unit_vectors import UnitVectors
+from ..core.vector import Belief
 from .filtering import Beliefs, Filtering
 from .posterior import Posterior
 from .report import Report
@@ -139,8 +140,8 @@ class History:
         of = report.examples, report.status.name, report.iterations, report.energy
         end, start = ({n: g for n, g in beliefs.items() if n not in repeated} for beliefs in (after, given))
         # That of vectors is known from when they were absorbed: of long ones it takes seconds to compute.
-        known = [g.gained for g in end.values() if isinstance(g, VectorGaussian) and g.gained is not None]
-        end = {n: g for n, g in end.items() if not (isinstance(g, VectorGaussian) and g.gained is not None)}
+        known = [g.gained for g in end.values() if isinstance(g, UnitVectors) and g.gained is not None]
+        end = {n: g for n, g in end.items() if not (isinstance(g, UnitVectors) and g.gained is not None)}
         gained = sum(Posterior(end).diff({n: start[n] for n in end}).values(), sum(known, 0.0))
         record = BatchRecord(self.count, *of, gained, self.record)
         if not self.record:

@@ -21,7 +21,8 @@ from ..core.forked import check_not_forked
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
 from ..core.progress import progress
-from ..core.vector import Belief, VectorGaussian
+from ..core.unit_vectors import UnitVectors
+from ..core.vector import Belief
 from ..engine.damping import Damping, damping_for
 from ..engine.guard.events import GuardAction
 from ..engine.guard.guard import Guard, as_guard
@@ -32,6 +33,7 @@ from ..graph.group import check_mode
 from ..layers.class_observation import ClassObservation
 from ..layers.layer import Transform, check_whole
 from ..network.batch import PREDICT_SIZES, Batch, padded_size
+from ..network.choices import choose_activations, choose_posteriors
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
 from ..network.sequential import Sequential
@@ -109,9 +111,11 @@ class Learner:
         follows from the size of the batch and from the examples learnt from before (`gbp.damping_for`).
     - `activations`: "scalar", a variable for each activation, as in the paper; or "vector", all activations of an
         example and layer as one: then a batch is learnt from jointly, exact for the linearised layers, without loops
-        among units. For feed-forward networks whose head is a `gbp.CategoricalObservation`, or a
-        `gbp.GaussianObservation` that is not robust. `tolerance` and `iterations` are then those between targets and
-        outputs; `damping`, `dropout`, `schedule`, `messages` and `guard` are refused, which are for scalars.
+        among units. For feed-forward networks whose head is a `gbp.CategoricalObservation` or a
+        `gbp.GaussianObservation`; layers with `posterior="auto"` then get the family of beliefs that measured best.
+        `tolerance` and `iterations` are those between targets and outputs; `damping`, `dropout`, `schedule`,
+        `messages` and `guard` are refused, which are for scalars. "auto" is "vector" for classifiers with a
+        `gbp.CategoricalObservation` that can have it, if nothing is asked for that only scalars can do.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
     - `alpha`, `process_noise`, `forgetting`: what happens to the posterior between two batches, see `gbp.Filtering`.
@@ -141,7 +145,7 @@ class Learner:
         schedule: Schedule | None = None,
         messages: str = "auto",
         guard: bool | Guard = True,
-        activations: str = "scalar",
+        activations: str = "auto",
         input_sigma: float | None = None,
         input_prior: Gaussian | None = None,
         alpha: float = 0.0,
@@ -179,19 +183,25 @@ class Learner:
         self.parameters, self.factors, self.seed, self.unusual = parameters, factors, seed, unusual
         self.dtype = FactorGraph(dtype=dtype).dtype
         self.input_sigma = input_sigma
-        if activations not in ACTIVATIONS:
-            raise ValueError(f"activations must be one of {', '.join(map(repr, ACTIVATIONS))}, got {activations!r}")
-        self.activations = activations
-        if activations == "vector":
-            given = {"factors": factors, "schedule": schedule, "damping": damping}
-            odd = [name for name, value in given.items() if value is not None]
-            usual = {"dropout": (dropout, 0.0), "messages": (messages, "auto"), "guard": (guard, True)}
-            odd += [name for name, (value, default) in usual.items() if value != default]
-            if odd:
+        given = {"factors": factors, "schedule": schedule, "damping": damping}
+        odd = [name for name, value in given.items() if value is not None]
+        usual = {"dropout": (dropout, 0.0), "messages": (messages, "auto"), "guard": (guard, True)}
+        odd += [name for name, (value, default) in usual.items() if value != default]
+        odd += ["record"] * bool(record)
+        if activations not in ("auto", *ACTIVATIONS):
+            choices = ", ".join(map(repr, ("auto", *ACTIVATIONS)))
+            raise ValueError(f"activations must be one of {choices}, got {activations!r}")
+        self.activations = choose_activations(net, self.input_shape, odd) if activations == "auto" else activations
+        if self.activations == "vector":
+            if odd and odd[0] != "record":
                 raise ValueError(f"vector activations take no {odd[0]}")
             check_whole("Learner", iterations=iterations)
             if tolerance is not None and not (isinstance(tolerance, (int, float)) and tolerance >= 0):
                 raise ValueError(f"tolerance must be a number >= 0 or None, got {tolerance!r}")
+            net = self.net = choose_posteriors(net, self.input_shape)
+        rotated = [name for name, p in net.parameters(self.input_shape).items() if p.posterior == "rotated"]
+        if rotated and self.activations == "scalar":
+            raise ValueError(f"'{rotated[0]}': posterior='rotated' needs vector activations")
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
         self._chain = self._make_chain()
         if record is None or isinstance(record, np.bool_):
@@ -200,7 +210,7 @@ class Learner:
             raise ValueError(f"record must be True, False or a number of batches up to {MOST:,}, got {record!r}")
         self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
         prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
-        vectors = [name for name, p in prior.items() if isinstance(p, VectorGaussian)]
+        vectors = [name for name, p in prior.items() if isinstance(p, UnitVectors)]
         if record and vectors:
             raise ValueError(f"record: batches cannot be divided out of '{vectors[0]}', whose units are vectors")
         self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record)))
@@ -752,6 +762,6 @@ class Learner:
 def _all_sound(beliefs: Beliefs) -> bool:
     """Whether every belief is finite and proper."""
     return all(
-        all_proper(g) and (isinstance(g, VectorGaussian) or np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all())
+        all_proper(g) and (isinstance(g, UnitVectors) or np.isfinite(np.asarray(g.eta) + np.asarray(g.lam)).all())
         for g in beliefs.values()
     )

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
-from ..core.vector import Belief, VectorGaussian
+from ..core.unit_vectors import UnitVectors
+from ..core.vector import Belief
 from .history import History
 from .learner import Learner, LearnerState
 from .posterior import Posterior, check_same_parameters
@@ -68,8 +69,11 @@ def _merged(posteriors: list[Mapping[str, Belief]], prior: Mapping[str, Belief])
     out = {}
     for name, before in prior.items():
         several, dtype = [p[name] for p in posteriors], before.dtype
-        if isinstance(before, VectorGaussian):
-            out[name] = _merged_vectors(name, several, before)
+        if isinstance(before, UnitVectors):
+            try:
+                out[name] = type(before).merged(several, before)
+            except ValueError:
+                raise ValueError(f"'{name}' cannot be merged: a posterior is vaguer than the prior") from None
             continue
         # In double precision: sums of many large numbers, of which the prior is taken out again.
         eta, lam = (
@@ -83,20 +87,6 @@ def _merged(posteriors: list[Mapping[str, Belief]], prior: Mapping[str, Belief])
             raise ValueError(f"'{name}' cannot be merged: a posterior is vaguer than the prior")
         out[name] = Gaussian(jnp.asarray(eta, dtype), jnp.asarray(lam, dtype))
     return out
-
-
-def _merged_vectors(name: str, several: list[VectorGaussian], before: VectorGaussian) -> VectorGaussian:
-    """The same with matrices, in double precision."""
-    extra, parts = len(several) - 1, [(g, g.precision()) for g in (*several, before)]
-    lam = sum(p for _, p in parts[:-1]) - extra * parts[-1][1]
-    means = [np.asarray(g.mean, float)[..., None] for g, _ in parts]
-    eta = sum(p @ m for (_, p), m in zip(parts[:-1], means)) - extra * parts[-1][1] @ means[-1]
-    try:
-        covariance = np.linalg.inv(lam)
-        mean = (covariance @ eta)[..., 0]
-        return VectorGaussian.from_covariance(mean, 0.5 * (covariance + np.swapaxes(covariance, -1, -2)), before.dtype)
-    except (ValueError, np.linalg.LinAlgError):
-        raise ValueError(f"'{name}' cannot be merged: a posterior is vaguer than the prior") from None
 
 
 def _merged_learners(learners: list[Learner]) -> Learner:

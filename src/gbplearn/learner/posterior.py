@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.gaussian import Gaussian
-from ..core.vector import Belief, VectorGaussian
+from ..core.unit_vectors import UnitVectors
+from ..core.vector import Belief
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,7 @@ class Posterior(Mapping[str, Belief]):
         out: dict[str, float] = {}
         for name, belief in self.items():
             layer = name.rpartition("/")[0] or name
-            if isinstance(belief, VectorGaussian):
+            if isinstance(belief, UnitVectors):
                 out[layer] = out.get(layer, 0.0) + _vector_kl(belief, other[name])
                 continue
             # As NumPy's: on the way into JAX's arrays and back most of the time would be spent.
@@ -71,7 +72,7 @@ class Posterior(Mapping[str, Belief]):
         return {name: {"mean": np.asarray(g.mean), "std": np.asarray(g.std)} for name, g in self.items()}
 
 
-def _vector_kl(belief: VectorGaussian, other: VectorGaussian) -> float:
+def _vector_kl(belief: UnitVectors, other: UnitVectors) -> float:
     return float(belief.kl(other).sum())
 
 

@@ -10,12 +10,20 @@ import numpy as np
 from jax import Array
 
 from ..core.gaussian import Gaussian, Numbers
+from ..core.rotated import RotatedGaussian
 from ..core.vector import Belief, VectorGaussian
 from ..engine.result import Result
 from ..factors.operators import Shape
 from ..graph.evidence import as_numbers
-from ..layers.layer import Parameter
+from ..layers.layer import Parameter, of_vectors
 from .places import Place
+
+
+def belief_kind(parameter: Parameter) -> type:
+    """The family of beliefs that a parameter has."""
+    if parameter.posterior == "rotated":
+        return RotatedGaussian
+    return VectorGaussian if of_vectors(parameter.posterior) else Gaussian
 
 
 def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any] | None) -> dict[str, Belief]:
@@ -27,7 +35,7 @@ def known_beliefs(parameters: Mapping[str, Parameter], beliefs: Mapping[str, Any
     for name, p in parameters.items():
         if beliefs is None or name not in beliefs:
             continue
-        kind = Gaussian if p.posterior == "diagonal" else VectorGaussian
+        kind = belief_kind(p)
         if not isinstance(beliefs[name], kind):
             raise ValueError(f"the belief of '{name}' must be a gbp.{kind.__name__}")
         if beliefs[name].shape != p.shape:

@@ -15,6 +15,8 @@ from jax import Array
 
 from ..core.gaussian import Gaussian, Numbers
 from ..core.noise import LearnNoise
+from ..core.rotated import RotatedGaussian
+from ..core.unit_vectors import UnitVectors
 from ..core.vector import Belief, VectorGaussian
 from ..engine.infer import infer
 from ..engine.program import kernels_of_now
@@ -22,7 +24,7 @@ from ..engine.result import Result, Status
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
 from ..layers.gaussian_observation import GaussianObservation
-from ..layers.layer import Layer, Observation, Parameter, Relation, Transform, check_whole
+from ..layers.layer import Layer, Observation, Parameter, Relation, Transform, check_whole, of_vectors
 from . import class_probabilities as classes
 from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
 from .batch_program import BatchProgram, kind_of, run_forward
@@ -146,7 +148,10 @@ class Sequential:
         out = {}
         for i, (name, p) in enumerate(found.items()):
             mean = p.init * np.random.default_rng([seed, i]).standard_normal(p.shape)
-            if p.posterior != "diagonal":
+            if p.posterior == "rotated":
+                out[name] = RotatedGaussian.from_moments(mean, p.prior)
+                continue
+            if of_vectors(p.posterior):
                 out[name] = VectorGaussian.from_moments(mean, p.prior, shared=p.posterior == "shared")
                 continue
             out[name] = Gaussian.from_moments(mean=jnp.asarray(mean, jnp.result_type(float)), std=p.prior)
@@ -168,9 +173,7 @@ class Sequential:
 
         - `values`: parameters by name: numbers, or beliefs, of which the means are taken.
         """
-        numbers = {
-            n: v.mean if isinstance(v, (Gaussian, VectorGaussian)) else jnp.asarray(v) for n, v in values.items()
-        }
+        numbers = {n: v.mean if isinstance(v, (Gaussian, UnitVectors)) else jnp.asarray(v) for n, v in values.items()}
         return self._forward(jnp.asarray(x, jnp.result_type(float)), numbers)
 
     def __getstate__(self) -> dict[str, Any]:

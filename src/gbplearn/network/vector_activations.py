@@ -16,7 +16,8 @@ from jax import Array
 from ..core.gaussian import Gaussian
 from ..core.independent import IndependentVectors
 from ..core.noise import LearnNoise
-from ..core.vector import Belief, VectorGaussian
+from ..core.unit_vectors import UnitVectors
+from ..core.vector import Belief
 from ..engine import chain
 from ..engine.chain_noise import LearntNoiseTargets, value_targets
 from ..engine.guard.events import GuardEvent
@@ -157,7 +158,7 @@ def as_vectors(beliefs: Mapping[str, Belief], links: Sequence[chain.Link], dtype
         if layer is None:
             continue
         known = beliefs.get(f"{layer}/{_VECTORS}")
-        if isinstance(known, VectorGaussian):
+        if isinstance(known, UnitVectors):
             out[layer] = known.astype(dtype)
             continue
         weight, bias = (beliefs[f"{layer}/{n}"] for n in _SCALARS)
@@ -173,7 +174,7 @@ def as_parameters(vectors: Mapping[str, Any], before: Mapping[str, Belief]) -> d
     """The other way round: beliefs by the names of the parameters."""
     out: dict[str, Belief] = {}
     for layer, belief in vectors.items():
-        if isinstance(belief, VectorGaussian):
+        if isinstance(belief, UnitVectors):
             out[f"{layer}/{_VECTORS}"] = belief
             continue
         for name, part in zip(_SCALARS, (slice(None, -1), slice(-1, None))):
@@ -321,7 +322,7 @@ class VectorActivations:
         )
         held = self._output_layer.prior**-2
         lam = held + 1 / (noise + uncertain if parameters == "random" else noise)
-        return Gaussian(mean * (lam - held), lam)
+        return Gaussian(jnp.asarray(mean * (lam - held), self.dtype), jnp.asarray(lam, self.dtype))
 
     def log_evidence(self, batch: Batch, outputs: Gaussian, sigma: float) -> np.ndarray:
         """`log p(y | x)` of each example, given the belief of its outputs, and the noise of values around them."""
