@@ -127,6 +127,7 @@ def test_regression_ten_seeds():
     assert np.mean([r["rmse/fixed"] for r in runs]) <= 0.08
     assert np.mean([r["rmse/random"] for r in runs]) <= 0.11
     assert all(0.90 <= r["share within 2 sd, noise learnt/fixed"] <= 0.98 for r in runs)
+    assert 0.93 <= np.mean([r["share within 2 sd, noise learnt/joint"] for r in runs]) <= 0.97
 
 
 FOUND = variances.Compared(np.array([0.25, 0.5, 1.0]), 1e-3, True, np.array([2.0]))

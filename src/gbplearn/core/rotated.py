@@ -1,6 +1,6 @@
 """Beliefs of wide layers: independent numbers along the principal axes of a layer.
 
-The weights `W (units, p)` of a layer are seen by the factors of a batch through products of two things: the inputs
+The factors of a batch see the weights `W (units, p)` of a layer through products of two things: the inputs
 `x_b` of an example, and what its outputs say to the units, `g_bcu`. Directions in which inputs vary much, or outputs
 say much, soon are known well; a variance for each weight cannot say so. This family keeps a variance for each pair of
 principal axes,

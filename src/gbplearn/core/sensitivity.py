@@ -39,6 +39,13 @@ class FullSensitivity(NamedTuple):
 Sensitivity = RowSensitivity | FullSensitivity
 
 
+def steps(of: Sensitivity, by: Float[Array, "u p"]) -> Float[Array, "b c"]:
+    """How the outputs move where the vectors move by so much."""
+    if isinstance(of, RowSensitivity):
+        return jnp.einsum("bcu,bu->bc", of.slopes, of.rows @ by.T)
+    return jnp.einsum("bcup,up->bc", of.each, by)
+
+
 def as_outputs(by_rows: Float[np.ndarray, "k b b"], slopes: Float[np.ndarray, "b c u"]) -> Float[np.ndarray, "n n"]:
     """`sum_u slope_bcu K_ube slope_edu`: covariances of the rows' numbers as those of all outputs."""
     b, c, _ = slopes.shape

@@ -41,7 +41,7 @@ from jax import Array
 from jaxtyping import Float
 from scipy.linalg import get_lapack_funcs
 
-from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity
+from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity, steps
 from ..factors.measurement import FactorKind
 from ..factors.operators import Operator, UnitRows
 
@@ -168,10 +168,17 @@ def _by_blocks(matrix: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 
 
 def predict_jointly(
-    links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None
+    links: Sequence[Link],
+    beliefs: Mapping[str, Any],
+    x: Array,
+    spread: Array | None = None,
+    at: Mapping[str, Array] | None = None,
 ) -> Predicted:
-    """What is known of the outputs of a batch together, by the beliefs of the parameters."""
-    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread)
+    """What is known of the outputs of a batch together, by the beliefs of the parameters; linearised `at` these."""
+    linear = linearise(links, {name: b.mean for name, b in beliefs.items()} if at is None else at, x, spread)
+    if at is not None:
+        moved = sum(steps(of, beliefs[name].mean - at[name]) for name, of in linear.sensitivities.items())
+        linear = linear._replace(outputs=linear.outputs + moved)
     return _jointly(linear, beliefs, False)
 
 
@@ -200,7 +207,8 @@ def _output_variance(belief: Any, of: Sensitivity) -> Array:
     return belief.output_variance(of)
 
 
-def _outputs(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
+def outputs_at(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
+    """Of a forward pass with these parameters."""
     for link in links:
         x = _up(link, x, _of(link, means))
     return x
@@ -426,13 +434,14 @@ def update(
     iterations: int,
     tolerance: float,
     spread: Array | None = None,
+    at: Mapping[str, Array] | None = None,
 ) -> Updated:
-    """Learn from a batch. Arguments as `condition` and `linearise`; `beliefs` of all parameters by name.
+    """Learn from a batch. Arguments as `condition` and `predict_jointly`; `beliefs` of all parameters by name.
 
     Where the outputs are no linear function so far, the targets count half, then a quarter, ...: means and covariances
     stay those of one update.
     """
-    predicted, learnt = predict_jointly(links, beliefs, x, spread), None
+    predicted, learnt = predict_jointly(links, beliefs, x, spread, at), None
     linear, after = predicted.linear, math.nan
     start, covariance, kept = np.asarray(linear.outputs, float), predicted.covariance, predicted.kept
     if not np.isfinite(covariance).all():
@@ -465,7 +474,7 @@ def update(
         conditioned = found if conditioned is None else found._replace(log_evidence=conditioned.log_evidence)
         parts = {n: (beliefs[n], of, kept[n]) for n, of in linear.sensitivities.items()}
         means = {n: jnp.asarray(b.moved(of, k, joint.alpha)) for n, (b, of, k) in parts.items()}
-        outputs = np.asarray(_outputs(links, means, x), float)
+        outputs = np.asarray(outputs_at(links, means, x), float)
         after = energy(outputs)
         if after <= before + most:
             without = joint.gain_without if precise else None

@@ -80,5 +80,26 @@ class LearntNoiseTargets(LearntTargets):
         each = weight[:, None] * self.observed
         return self._posterior(float((each * ((self.y - outputs) ** 2 + variance)).sum()), float(each.sum()))
 
+    def given(self, variance: float) -> OneRound:
+        """The same with a noise to begin with: only what follows from the outputs is learnt."""
+        return OneRound(self.y, self.observed, self.prior, variance)
+
     def _posterior(self, squares: float, count: float) -> float:
         return (self.prior.squares + squares) / (self.prior.weight + count)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRound(LearntNoiseTargets):
+    """Given a noise, outputs; given these, the noise: once."""
+
+    variance: float = 1.0
+
+    def at_rest(
+        self,
+        start: Float[np.ndarray, "b c"],
+        covariance: Float[np.ndarray, "n n"],
+        held: Float[np.ndarray, " b"],
+        weight: Float[np.ndarray, " b"],
+    ) -> Targets:
+        """With the noise that is given."""
+        return value_targets(self.y, self.observed, self.variance)

@@ -24,7 +24,7 @@ from ..layers.activation import SmoothLeakyRelu
 from ..layers.dense import Dense
 from ..layers.layer import Layer, Observation
 from ..learner.learner import Learner
-from ..learner.passes import Part, learn_in_passes
+from ..learner.passes import Part, learn_from_the_start, learn_in_passes
 from ..learner.report import Report
 from ..network.batch import PREDICT_SIZES
 from ..network.sequential import Sequential
@@ -33,6 +33,7 @@ from .validation import moments, roomy, text_column
 
 SIGMA = 0.05  # of the layers that are there by default
 _FEW, _ROOTS = 25, 2.0  # a batch has so many examples, or so many times the root of all if that is more
+_JOINT = 200  # targets of a batch that is learnt from jointly: matrices have so many rows
 _LEAST_TRUST = 1e-6  # of an example, however wild: a batch without any weight is none
 _FAR = 1e9  # standard deviations, beyond which float32 is not precise enough
 
@@ -106,6 +107,11 @@ class GBPEstimator(BaseEstimator):
             raise ValueError(f"image_shape {tuple(self.image_shape)} does not fit X with {x.shape[1]} features")
         return x
 
+    @property
+    def _jointly(self) -> bool:
+        """Whether batches are learnt from jointly, by vectors: exact where there is no hidden layer."""
+        return not self._hidden()
+
     def _begin(self, x: np.ndarray, weight: np.ndarray, head: tuple[Layer, ...]) -> None:
         """Scales, a model of the inputs, and a learner that has learnt nothing yet."""
         for name, least in (("iterations", 2), ("passes", 1), ("batch_size", 2)):
@@ -121,6 +127,7 @@ class GBPEstimator(BaseEstimator):
         net = Sequential(*self._hidden(), *head, input_shape=shape)
         self.learner_ = Learner(
             net,
+            activations="vector" if self._jointly else "scalar",
             iterations=self.iterations,
             forgetting=self.forgetting,
             process_noise=self.process_noise,
@@ -201,7 +208,8 @@ class GBPEstimator(BaseEstimator):
             trust = weight[rows] * np.maximum(self._trust(given, y[rows], known[rows]), _LEAST_TRUST)
             return learner.update(y=y[rows], y_observed=known[rows], sample_weight=trust, **given)
 
-        parts, reports = learn_in_passes(learner, labelled, update, self.passes)
+        learn = learn_from_the_start if learner.activations == "vector" else learn_in_passes
+        parts, reports = learn(learner, labelled, update, self.passes)
         if new:
             release_memory()
         self.reports_ = [*self.reports_, *reports]
@@ -214,8 +222,11 @@ class GBPEstimator(BaseEstimator):
 
     def _size(self, count: int) -> int:
         """The size of the batches of so many examples."""
-        most = max(_FEW, round(_ROOTS * math.sqrt(count)))
-        return most if self.batch_size is None else self.batch_size
+        if self.batch_size is not None:
+            return self.batch_size
+        if self.learner_.activations == "vector":
+            return max(_FEW, _JOINT // self.learner_.net.shapes(self.learner_.input_shape)[self.learner_.net.output][0])
+        return max(_FEW, round(_ROOTS * math.sqrt(count)))
 
     def _warn(self, parts: list[Part]) -> None:
         """Warn of batches that were left out, or had not settled when they were visited last."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.noise import LearnNoise
 from ..core.robust import Kernel, Tukey
+from ..layers.categorical import CategoricalObservation
 from ..layers.dense import Dense
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Layer
@@ -19,6 +20,7 @@ from ..layers.softmax import SoftmaxObservation
 try:
     from sklearn.base import ClassifierMixin, RegressorMixin
     from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
 
     from .base import SIGMA, GBPEstimator
     from .validation import check_some, distinct, example_weights, labels_of, moments, robust_moments, values_of
@@ -27,7 +29,23 @@ except ImportError as error:
         "GBPClassifier and GBPRegressor need scikit-learn 1.6 or newer: pip install scikit-learn"
     ) from error
 
+# Of networks without hidden layers, where inputs and targets have standard deviation 1: prior of the weights, noise of
+# the outputs, and their prior, which is there for hidden layers and should not count.
+_WEIGHTS, _CLASS_WEIGHTS, _LINEAR_SIGMA, _LINEAR_PRIOR = 3.0, 1.0, 1e-3, 1e3
 _WILD = 3.0  # standard deviations, beyond which a robust regressor trusts a value less
+
+
+def _linear(outputs: int, weights: float) -> Dense:
+    """The one layer of a network without hidden ones, with a covariance for each unit."""
+    return Dense(
+        outputs,
+        sigma=_LINEAR_SIGMA,
+        weight_prior=weights,
+        bias_prior=weights,
+        prior=_LINEAR_PRIOR,
+        weight_init=0.0,
+        posterior="block",
+    )
 
 
 class GBPClassifier(ClassifierMixin, GBPEstimator):
@@ -47,14 +65,15 @@ class GBPClassifier(ClassifierMixin, GBPEstimator):
 
     - `hidden_layers`: of the network: numbers of units of dense layers, as `(64, 32)`, or layers, as
         `[gbp.Conv2D(16, kernel=3), gbp.MaxPool2D(2)]`; by default one dense layer of 64 units. The last layer and the
-        head are added.
+        head are added. With none, `[]`, it is a linear model of the classes' likelihood, whose weights have a
+        covariance: batches are learnt from jointly, once.
     - `image_shape`: of an example as layers for images take it, `(height, width, channels)`; `X` is flat all the same.
     - `iterations`: for one visit of one batch at most. If a batch has not settled by then when it is visited last, a
         `ConvergenceWarning` is given.
     - `passes`: how often each batch is visited, at most. Its contribution is divided away before it is visited again,
         so that it counts once.
     - `batch_size`: examples that are visited at a time; by default 25, or twice the root of their number if that is
-        more: small batches settle within some ten iterations.
+        more: small batches settle within some ten iterations. Without hidden layers as many as have 200 outputs.
     - `forgetting`, `process_noise`: applied to the posterior before each `partial_fit`, see `gbp.Filtering`.
     - `standardise`: inputs to mean 0 and standard deviation 1, as they are in the data of the first `fit` or
         `partial_fit`; images as a whole, channel by channel.
@@ -109,12 +128,18 @@ class GBPClassifier(ClassifierMixin, GBPEstimator):
         return self
 
     def _head(self, outputs: int) -> tuple[Layer, ...]:
+        if self._jointly:
+            return _linear(outputs, _CLASS_WEIGHTS), CategoricalObservation()
         last = Dense(outputs, sigma=SIGMA, weight_prior=None, bias_prior=0.5, prior=5.0, weight_init=0.0)
         return last, SoftmaxObservation(sigma=0.1)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities `(examples, classes)`: the mean softmax over the belief of the logits, by messages."""
-        logits = self._predict_table(X, "fixed")
+        """Probabilities `(examples, classes)`: the mean softmax over the belief of the logits, by messages.
+
+        Without hidden layers, where covariances are kept, the uncertainty of the parameters counts.
+        """
+        check_is_fitted(self, "learner_")
+        logits = self._predict_table(X, "random" if self.learner_.activations == "vector" else "fixed")
         p = np.asarray(self.learner_.net.probabilities(logits), float)
         return p / p.sum(1, keepdims=True)
 
@@ -138,7 +163,8 @@ class GBPRegressor(RegressorMixin, GBPEstimator):
 
     Targets are standardised inside, the noise of observations is learnt. Missing inputs, `hidden_layers` (by default
     one dense layer of 32 units) and the other arguments as `GBPClassifier`; NaN in `y` is a value that is not known.
-    Several targets have one noise, in their standard deviations.
+    Several targets have one noise, in their standard deviations. Without hidden layers (`[]`) and `robust` it is
+    Bayesian linear regression, with the prior N(0, 3²) of the weights: exact given the noise, which passes find.
 
     **Arguments:**
 
@@ -229,7 +255,13 @@ class GBPRegressor(RegressorMixin, GBPEstimator):
         squared = (y - np.asarray(found.mean)) ** 2 / (np.asarray(found.std) ** 2 + noise.start**2)
         return np.asarray(kernel.scale(jnp.asarray(np.where(known, squared, 0)))).min(1)
 
+    @property
+    def _jointly(self) -> bool:
+        return super()._jointly and self._kernel() is None  # trust takes what a batch has taught back
+
     def _head(self, inputs: int, outputs: int) -> tuple[Layer, ...]:
+        if self._jointly:
+            return _linear(outputs, _WEIGHTS), GaussianObservation(sigma=LearnNoise(start=0.5))
         # Found on ten inputs; a function of fewer varies as much, and more with each of its inputs.
         wide = max(0.1, 0.3 / math.sqrt(inputs))
         last = Dense(outputs, sigma=SIGMA, weight_prior=wide, bias_prior=0.5, prior=5.0, weight_init=0.0)

@@ -8,16 +8,19 @@ some ten iterations, and a large one in thousands (see `gbp.damping_for`).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..core.noise import LearnNoise
 from ..core.progress import progress
 from ..core.vector import Belief
 from .filtering import Beliefs
 from .learner import SETTLED, Learner
 from .report import Report
 
+_NOISE_AT_REST = 0.01  # a standard deviation that has moved by less, as a part of itself, is at rest
 _FEWEST = 50  # a batch that ends badly is learnt in halves, unless it has no more examples than these
 
 
@@ -64,6 +67,42 @@ def learn_in_passes(
     finally:
         learner.filtering = filtering
     return parts, reports
+
+
+def learn_from_the_start(
+    learner: Learner, rows: list[np.ndarray], update: Callable[[np.ndarray], Report], passes: int
+) -> tuple[list[Part], list[Report]]:
+    """The same for joint updates of a linear network (`Learner(activations="vector")`).
+
+    Given the noise, one pass is exact, so that nothing is divided away. If noise is learnt, the first batches were
+    learnt from with less of it known: each pass then begins with what was known of the parameters before all batches,
+    and with the noise that the pass before it has found, until this hardly moves.
+    """
+    filtering, start = learner.filtering, learner.state
+    parts, reports = [Part(r) for r in rows], []
+    known = start.noise  # when a pass begins
+    kept = filtering.forgetting if start.batches else 1.0
+    try:
+        for number in range(passes if known and len(parts) > 1 else 1):
+            learner.restore(dataclasses.replace(start, noise=known))
+            learner.filtering = filtering
+            bar = progress(parts, f"fit, pass {number + 1}")
+            parts = [p for part in bar for p in _visit(learner, Part(part.rows), update, start.prior, reports)]
+            found = {n: _without(now, known[n], start.noise[n], kept) for n, now in learner.noise.items()}
+            moved = max((abs(math.log(n.start / known[name].start)) for name, n in found.items()), default=0.0)
+            known = found
+            if moved <= _NOISE_AT_REST:
+                break
+        learner.restore(dataclasses.replace(learner.state, noise=known))
+    finally:
+        learner.filtering = filtering
+    return parts, reports
+
+
+def _without(now: LearnNoise, before: LearnNoise, prior: LearnNoise, kept: float) -> LearnNoise:
+    """What a pass that began with `before` has found of a noise, had it begun with its prior: measurements add up."""
+    weight = now.weight + kept * (prior.weight - before.weight)
+    return LearnNoise(math.sqrt((now.squares + kept * (prior.squares - before.squares)) / weight), weight)
 
 
 def _visit(

@@ -19,6 +19,7 @@ from ..core.noise import LearnNoise
 from ..core.unit_vectors import UnitVectors
 from ..core.vector import Belief
 from ..engine import chain
+from ..engine.chain_newton import Mode, most_probable
 from ..engine.chain_noise import LearntNoiseTargets, value_targets
 from ..engine.guard.events import GuardEvent
 from ..engine.result import Status, Trace
@@ -29,7 +30,7 @@ from ..graph.factor import Factor
 from ..graph.variable import Variable
 from ..layers.categorical import CategoricalObservation
 from ..layers.gaussian_observation import GaussianObservation
-from ..layers.layer import Observation, Transform
+from ..layers.layer import Observation, Transform, of_vectors
 from .batch import Batch
 from .layout import default_input_prior
 from .places import INPUT, Place
@@ -138,7 +139,7 @@ def _link(place: Place, before: Shape, after: Shape) -> chain.Link:
     layer, name = place.layer, place.name
     if not isinstance(layer, Transform) or layer.generative:
         raise ValueError(f"vector activations: '{name}' is no feed-forward layer")
-    if getattr(layer, "posterior", None) == "diagonal":
+    if not of_vectors(getattr(layer, "posterior", "block")):
         layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
     parameters = layer.parameters(before)
     if set(parameters) - {_VECTORS}:
@@ -282,24 +283,32 @@ class VectorActivations:
         iterations: int,
         tolerance: float,
         noise: Mapping[str, LearnNoise] | None = None,
+        mode: Mode | None = None,
     ) -> ChainResult:
         """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`.
 
-        **Arguments:** `noise`: what is known before it of noise that is learnt, by layer.
+        **Arguments:**
+
+        - `noise`: what is known before it of noise that is learnt, by layer.
+        - `mode`: where to linearise, and the noise there (`most_probable`); by default at the means before the batch.
         """
         head, weight = self.net.places[-1], batch.label_weights
         assert isinstance(head.layer, Observation)
         x, spread = self._inputs(batch)
+        targets = targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name))
+        if mode is not None and isinstance(targets, LearntNoiseTargets):
+            targets = targets.given(mode.noise)
         updated = chain.update(
             self.links,
             as_vectors(beliefs, self.links, self.dtype),
             x,
-            targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name)),
+            targets,
             np.full(batch.size, self._output_layer.prior**-2),
             weight,
             iterations,
             tolerance,
             spread,
+            None if mode is None else mode.means,
         )
         found = updated.conditioned
         if updated.beliefs is None or found is None:
@@ -314,6 +323,26 @@ class VectorActivations:
         counts = {head.name: batch.measured(head=True)}
         learnt = {} if updated.noise is None else {head.name: math.sqrt(updated.noise)}
         return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened, learnt)
+
+    def most_probable(
+        self, batch: Batch, beliefs: Mapping[str, Belief], noise: Mapping[str, LearnNoise] | None = None
+    ) -> Mode:
+        """Parameters and noise where updates of this batch rest, each linearised where the last one has led.
+
+        For layers whose units are vectors, and a head that learns its noise.
+        """
+        head, vectors = self.net.places[-1], as_vectors(beliefs, self.links, self.dtype)
+        assert isinstance(head.layer, Observation)
+        targets = targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name))
+        if not isinstance(targets, LearntNoiseTargets) or any(
+            isinstance(b, IndependentVectors) for b in vectors.values()
+        ):
+            raise ValueError(
+                "most_probable needs layers with posterior='block' or 'shared', and a head that learns noise"
+            )
+        x, spread = self._inputs(batch)
+        held = np.full(batch.size, self._output_layer.prior**-2)
+        return most_probable(self.links, vectors, x, targets, held, batch.label_weights, spread)
 
     def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
         """The belief of the outputs: what layers and inputs leave uncertain, and with "random" the parameters, too."""
