@@ -154,8 +154,8 @@ class Dense(Transform):
     - `activation`: "linear", "leaky_relu" (slope 0.2), "relu", "sigmoid", "tanh", "elu", "softplus",
         `gbp.LeakyRelu(slope)`, `gbp.SmoothLeakyRelu(slope, width)`, or any elementwise JAX function.
     - `sigma`: standard deviation of the outputs around `g(inputs w + d)`.
-    - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters. `weight_prior=None` is `1 / √n`
-        for weights that add `n` numbers up: what they add up to is then as large as these are.
+    - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters. `weight_prior=None` is
+        `gain / √n` for weights that add `n` numbers up: with a gain of 1 the sum is then as large as these are.
     - `weight_init`, `bias_init`: standard deviations of the random prior *means*; `weight_init` is `weight_prior` by
         default, `bias_init` 0. With all means zero all hidden units would stay equal.
     - `prior`: standard deviation of the prior of the outputs.
@@ -163,7 +163,9 @@ class Dense(Transform):
         for each input.
     - `posterior`: what beliefs keep of the parameters: "diagonal", a variance of each; "block", a covariance of all
         weights into a unit and its bias, which are then one variable `name/parameters (units, inputs + 1)`; "shared",
-        one covariance for all units.
+        one covariance for all units; "rotated", variances along the principal axes of the layer (vector activations
+        only). "auto" is "diagonal" with scalar activations; with vector ones a learner chooses.
+    - `gain`: on `weight_prior=None`.
     - `name`: of its variables: `name/weight`, `name/bias`, and `name` for the outputs.
     """
 
@@ -178,13 +180,14 @@ class Dense(Transform):
     direction: str = "forward"
     name: str | None = None
     posterior: str = "auto"
+    gain: float = 1.0
     label: ClassVar[str] = "dense"
 
     def __post_init__(self):
         check_whole("Dense", units=self.units)
         if self.direction not in ("forward", "generative"):
             raise ValueError(f"Dense: direction must be 'forward' or 'generative', got {self.direction!r}")
-        check_positive("Dense", sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior)
+        check_positive("Dense", sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior, gain=self.gain)
         if self.weight_prior is not None:
             check_positive("Dense", weight_prior=self.weight_prior)
         check_not_negative("Dense", weight_init=self.weight_init, bias_init=self.bias_init)
@@ -207,7 +210,7 @@ class Dense(Transform):
         inputs = math.prod(shape)
         forward = self.direction == "forward"
         weight = (inputs, self.units) if forward else (self.units, inputs)
-        prior = 1 / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
+        prior = self.gain / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
         init = prior if self.weight_init is None else self.weight_init
         weights, bias = Parameter(weight, prior, init), Parameter(weight[1:], self.bias_prior, self.bias_init)
         if of_vectors(self.posterior):

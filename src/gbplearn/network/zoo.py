@@ -48,7 +48,7 @@ def paper_classifier(
 
 
 def vector_classifier(
-    *, filter_prior: float = 0.5, filter_init: float = 0.2, dense_prior: float = 0.3, logit_prior: float = 50.0
+    *, filter_prior: float = 0.3, filter_init: float = 0.2, dense_prior: float = 0.2, logit_prior: float = 30.0
 ) -> Sequential:
     """The same layers for `Learner(activations="vector")`: filters as blocks, one covariance for all units of the head.
 
@@ -69,7 +69,6 @@ def vector_classifier(
             weight_prior=filter_prior,
             bias_prior=filter_prior,
             weight_init=filter_init,
-            posterior="block",
         ),
         MaxPool2D(2, sigma=0.01),
         Dense(
@@ -79,8 +78,28 @@ def vector_classifier(
             bias_prior=0.15,
             prior=logit_prior,
             weight_init=0.0,
-            posterior="shared",
         ),
+        CategoricalObservation(),
+    )
+
+
+def dense_vector_classifier(
+    width: int = 501, *, gain: float = 2.0, last_prior: float = 0.3, logit_prior: float = 30.0
+) -> Sequential:
+    """Two hidden layers of `width` units for `Learner(activations="vector")`, beliefs along principal axes.
+
+    **Arguments:**
+
+    - `gain`: of the hidden layers, as `gbp.Dense`; `last_prior`: standard deviation of the weights of the last layer,
+        whose prior means are 0.
+    - `logit_prior`: standard deviation of the outputs.
+    """
+    return Sequential(
+        *(
+            Dense(width, "leaky_relu", weight_prior=None, gain=gain, bias_prior=0.1, posterior="rotated")
+            for _ in range(2)
+        ),
+        Dense(10, weight_prior=last_prior, bias_prior=0.1, prior=logit_prior, weight_init=0.0, posterior="rotated"),
         CategoricalObservation(),
     )
 

@@ -13,7 +13,7 @@ from ...factors.operators import Shape
 from ...layers.dense import Dense
 from ...layers.softmax import SoftmaxObservation
 from ...network.sequential import Sequential
-from ...network.zoo import dense_classifier, paper_classifier, vector_classifier
+from ...network.zoo import dense_classifier, dense_vector_classifier, paper_classifier, vector_classifier
 from ..baselines.cnn import GradientClassifier
 from ..baselines.diagonal_ekf import DiagonalEKF
 
@@ -22,8 +22,9 @@ NETWORKS: dict[str, Callable[[], Sequential]] = {
     "convolutional": partial(paper_classifier, logit_prior=5.0),
     "dense": dense_classifier,
     "vector": vector_classifier,  # the paper's layers, with vector beliefs and activations
+    "dense-vector": dense_vector_classifier,
 }
-ACTIVATIONS = {"vector": "vector"}  # of the learner; of the others "scalar"
+ACTIVATIONS = {"vector": "vector", "dense-vector": "vector"}  # of the learner; of the others "scalar"
 # Images a batch, and of message passing at most so many iterations for each.
 BATCH, ITERATIONS = 50, 50
 

@@ -41,8 +41,8 @@ class ImageStream(InParts):
 
     **Arguments:**
 
-    - `graph`: "convolutional", the paper's network; "dense", as wide as is practical; or "vector", the paper's layers
-        with vector beliefs and activations.
+    - `graph`: "convolutional", the paper's network; "dense", as wide as is practical; "vector", the paper's layers
+        with vector beliefs and activations; or "dense-vector", two wide hidden layers with them.
     - `batch`, `iterations`: as the learner.
     - `examples`: how many training images; None for all.
     - `compared`, `compared_seeds`: which other ways of learning run beside it, for the first so many seeds.
@@ -110,7 +110,7 @@ class ImageStream(InParts):
 
     def compared_with(self, seed: int) -> list[str]:
         """What runs beside this seed; the others have the architecture of the convolutional network."""
-        kept = {"dense": ("linear",), "vector": ()}.get(self.graph, self.compared)
+        kept = {"dense": ("linear",), "vector": (), "dense-vector": ()}.get(self.graph, self.compared)
         names = [n for n in self.compared if n in kept]
         return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
 
