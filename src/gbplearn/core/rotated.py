@@ -91,7 +91,7 @@ class RotatedGaussian(UnitVectors):
 
     def _with_spread(self, spread: Any, mean: Any = None) -> RotatedGaussian:
         new = dataclasses.replace(self, spread=jnp.asarray(spread, self.dtype), gained=None)
-        return new if mean is None else new.with_mean(mean)
+        return new if mean is None else new.with_mean(jnp.asarray(mean, self.dtype))
 
     def all_proper(self) -> bool:
         """Whether every number has a finite mean, and a finite variance above 0. Outside of compiled code."""
