@@ -33,7 +33,9 @@ def check_report(folder, before):
 @pytest.fixture
 def small(monkeypatch):
     """A network that compiles quickly."""
-    monkeypatch.setattr(train, "network", lambda shape: gbp.Sequential(gbp.Dense(10), gbp.SoftmaxObservation()))
+    monkeypatch.setattr(
+        train, "network", lambda shape, published: gbp.Sequential(gbp.Dense(10), gbp.SoftmaxObservation())
+    )
 
 
 WORDS = ["train", "--data", "digits", "--examples", "100", "--iterations", "60"]

@@ -145,6 +145,9 @@ class Train:
     """How many training images; by default all."""
     seed: int = 0
     """Of the order of the images and the priors; 0 or larger."""
+    published: bool = False
+    """The paper's network as published, with a scalar belief for each weight; by default its layers with vector
+    beliefs."""
     out: Path | None = None
     """Folder for report.html, the pictures and results.json; by default results/train-DATA."""
 
@@ -158,6 +161,7 @@ class Train:
 
         clock = Clock()
         options = {"batch": self.batch, "iterations": self.iterations, "examples": self.examples, "seed": self.seed}
+        options["published"] = self.published
         try:
             training = prepare(self.data, self.data_dir, checkpoint=self.checkpoint, resume=self.resume, **options)
         except ValueError as error:

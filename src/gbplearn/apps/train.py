@@ -15,7 +15,7 @@ from ..factors.operators import Shape
 from ..io.checkpoint import CheckpointError, load, save
 from ..learner.learner import Learner
 from ..network.sequential import Sequential
-from ..network.zoo import digits_classifier, paper_classifier
+from ..network.zoo import digits_classifier, digits_vector_classifier, paper_classifier, vector_classifier
 from .data.images import Images, load_images
 from .learning_curve import Curve
 
@@ -26,9 +26,14 @@ EVERY = 10
 _LARGE = 20
 
 
-def network(shape: Shape) -> Sequential:
-    """The paper's network for images of 28 x 28, a smaller one for the digits of 8 x 8."""
-    return paper_classifier() if shape[0] >= _LARGE else digits_classifier()
+def network(shape: Shape, published: bool = False) -> Sequential:
+    """The layers of the paper's network for images of 28 x 28, a smaller one for the digits of 8 x 8.
+
+    **Arguments:** `published`: with the paper's scalar beliefs and its head, and not with vector beliefs.
+    """
+    if published:
+        return paper_classifier() if shape[0] >= _LARGE else digits_classifier()
+    return vector_classifier() if shape[0] >= _LARGE else digits_vector_classifier()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +97,7 @@ def prepare(
     iterations: int = 200,
     examples: int | None = None,
     seed: int = 0,
+    published: bool = False,
 ) -> Training:
     """Everything but the work itself; a `ValueError` says which option makes no sense.
 
@@ -102,6 +108,7 @@ def prepare(
     - `data`, `folder`: as `load_images`.
     - `resume`: go on where `checkpoint` ends, which must have been trained with the same options.
     - `examples`: how many training images; all by default.
+    - `published`: as `network`.
     """
     for name, value, least in (("batch", batch, 1), ("iterations", iterations, 1), ("examples", examples, 1)):
         if value is not None and value < least:
@@ -126,7 +133,7 @@ def prepare(
         make_folder(target_of(checkpoint).parent)
     if learner is None:
         shape = images.train_x.shape[1:]
-        learner = Learner(network(shape), shape, iterations=iterations, seed=seed)
+        learner = Learner(network(shape, published), shape, iterations=iterations, seed=seed)
     order = np.random.default_rng(seed).permutation(count)[:examples]
     curve = Curve(images, batch, -(-len(order) // batch), learner.note)
     return Training(learner, data, images, order, batch, images_used, curve, checkpoint)

@@ -104,8 +104,18 @@ def dense_vector_classifier(
     )
 
 
-def digits_classifier() -> Sequential:
+def digits_vector_classifier() -> Sequential:
     """A small sister of it for the 8 x 8 digits of scikit-learn."""
+    return Sequential(
+        Conv2D(16, kernel=3, activation="leaky_relu", weight_prior=1.0, bias_prior=1.0),
+        MaxPool2D(2),
+        Dense(10, weight_prior=1.0, weight_init=0.0, prior=30.0),
+        CategoricalObservation(),
+    )
+
+
+def digits_classifier() -> Sequential:
+    """A small sister of the paper's network for the 8 x 8 digits of scikit-learn."""
     return Sequential(
         Conv2D(16, kernel=3, activation="leaky_relu", sigma=0.01, weight_prior=0.3, bias_prior=0.1, prior=3.0),
         MaxPool2D(2, sigma=0.01, prior=3.0),
