@@ -133,6 +133,27 @@ def test_an_update_is_a_dense_solve(posterior):
             np.testing.assert_allclose(now.covariance[0], blocks.mean(0), atol=2e-4 * blocks.max())
 
 
+def test_one_covariance_for_the_units_of_classes_is_that_of_their_contrasts():
+    """Of the dense posterior of all parameters, the mean over directions in which the units' weights add up to 0."""
+    first, (x, _) = network(posterior="shared"), images(6)
+    layers = *first.layers[:-2], gbp.Dense(3, posterior="shared", name="last"), gbp.CategoricalObservation()
+    net = gbp.Sequential(*layers, input_shape=first.input_shape)
+    links, beliefs = prepared(net)
+    targets, ones = targets_of(net.places[-1].layer, net.batch(x, np.arange(6) % 3), np.float32), np.ones(6)
+    found = chain.update(links, beliefs, jnp.asarray(x), targets, 0.01 * ones, ones, 50, 1e-3)
+    assert found.beliefs is not None
+    assert found.conditioned is not None
+    gain, belief = found.conditioned.joint.gain(), beliefs["last"]
+    of = chain.linearise(links, {n: b.mean for n, b in beliefs.items()}, jnp.asarray(x)).sensitivities["last"]
+    units, p = belief.mean.shape
+    j = np.einsum("bcu,bp->bcup", np.asarray(of.slopes, float), np.asarray(of.rows, float)).reshape(-1, units * p)
+    wide = np.kron(np.eye(units), np.asarray(belief.covariance[0], float))
+    posterior = (wide - wide @ j.T @ gain @ j @ wide).reshape(units, p, units, p)
+    contrasts = np.linalg.eigh(np.eye(units) - 1 / units)[1][:, 1:]
+    expected = np.einsum("uk,upvq,vk->pq", contrasts, posterior, contrasts) / (units - 1)
+    np.testing.assert_allclose(found.beliefs["last"].covariance[0], expected, atol=1e-5 * expected.max())
+
+
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 4), st.integers(1, 8))
 @settings(max_examples=40, deadline=None)
 def test_outputs_given_gaussian_targets(seed, batch, classes, rank):

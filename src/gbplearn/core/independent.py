@@ -57,6 +57,7 @@ class IndependentVectors(NamedTuple):
         gain: np.ndarray,
         alpha: np.ndarray,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
+        contrasts: bool = False,
     ) -> IndependentVectors:
         """The belief after a joint update: of `V - V J' M J V` it keeps the diagonal.
 

@@ -27,6 +27,7 @@ from jax import Array
 from jaxtyping import Float
 
 from .family import Values
+from .image_correlation import ImageCorrelation
 from .sensitivity import FullSensitivity, RowSensitivity, Sensitivity
 from .unit_vectors import UnitVectors
 
@@ -54,8 +55,11 @@ class RotatedGaussian(UnitVectors):
     gained: float | None = eqx.field(static=True, default=None)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @classmethod
-    def from_moments(cls, mean: Any, std: Any) -> RotatedGaussian:
-        """Independent numbers with these standard deviations."""
+    def from_moments(cls, mean: Any, std: Any, correlation: ImageCorrelation | None = None) -> RotatedGaussian:
+        """Numbers with these standard deviations.
+
+        **Arguments:** `correlation`: of the numbers of a unit; None: they are independent.
+        """
         mean = jnp.asarray(mean, jnp.result_type(float))
         (units, p), dtype = mean.shape, mean.dtype
         wide = np.broadcast_to(np.asarray(std, dtype), (units, p))
@@ -63,6 +67,11 @@ class RotatedGaussian(UnitVectors):
             raise ValueError("RotatedGaussian.from_moments: every std must be > 0")
         unit_axes, axes = (jax.device_put(np.eye(n, dtype=dtype)) for n in (units, p))
         slopes, rows = (jax.device_put(np.zeros((n, n), dtype)) for n in (units, p))
+        if correlation is not None:
+            # What is independent along the axes of the correlations if the numbers that these join vary alike.
+            turned = correlation.axes()
+            wide = np.sqrt(np.asarray(wide, float) ** 2 @ turned**2 * correlation.variances).astype(dtype)
+            axes = jax.device_put(turned.astype(dtype))
         return cls(
             mean=mean,
             spread=jax.device_put(wide**2),
@@ -207,6 +216,7 @@ class RotatedGaussian(UnitVectors):
         gain: np.ndarray,
         alpha: np.ndarray,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
+        contrasts: bool = False,
     ) -> RotatedGaussian:
         """The belief after a joint update: of `S - S J' M J S` it keeps the diagonal along the axes.
 

@@ -61,3 +61,14 @@ def shares(slopes: np.ndarray, gain: np.ndarray) -> Float[np.ndarray, "u b b"]:
     b, c, u = slopes.shape
     scaled = np.matmul(gain.reshape(b * c, b, c).transpose(1, 0, 2), slopes)  # (e, bc, u)
     return np.einsum("bcu,ebcu->ube", slopes, scaled.reshape(b, b, c, u))
+
+
+def contrast_shares(slopes: np.ndarray, gain: np.ndarray) -> Float[np.ndarray, "1 b b"]:
+    """The mean of `shares` over the contrasts of the units: directions in which their numbers add up to 0.
+
+    Where outputs are the units' numbers and a shift of all of them says nothing, as of classes, one direction of as
+    many as there are units would never be known any better, and hold a mean over all units up.
+    """
+    units = slopes.shape[-1]
+    shift = slopes.sum(-1, keepdims=True) / np.sqrt(units)
+    return (shares(slopes, gain).sum(0, keepdims=True) - shares(shift, gain)) / (units - 1)

@@ -111,9 +111,11 @@ class UnitVectors(eqx.Module):
         gain: np.ndarray,
         alpha: np.ndarray,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
+        contrasts: bool = False,
     ) -> UnitVectors:
         """The belief after a joint update: what the family keeps of `S - S J' M J S`.
 
         **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean; `without`: of the covariance that a unit
         gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
+        `contrasts`: whether the units are the outputs, and a shift of them all says nothing.
         """

@@ -30,8 +30,9 @@ from jaxtyping import Float
 from . import linalg
 from .family import Values
 from .gaussian import Gaussian
+from .image_correlation import ImageCorrelation
 from .rotated import RotatedGaussian
-from .sensitivity import RowSensitivity, Sensitivity, as_outputs, shares
+from .sensitivity import RowSensitivity, Sensitivity, as_outputs, contrast_shares, shares
 from .unit_vectors import UnitVectors
 
 # From so many numbers on, rows are weighted unit by unit: all at once would not fit the caches.
@@ -116,8 +117,13 @@ class VectorGaussian(UnitVectors):
             raise ValueError(f"VectorGaussian: a root of shape {shape} does not fit means of shape {(units, p)}")
 
     @classmethod
-    def from_moments(cls, mean: Any, std: Any, *, shared: bool) -> VectorGaussian:
-        """Independent numbers with these standard deviations, which are the same for all units if it is `shared`."""
+    def from_moments(
+        cls, mean: Any, std: Any, *, shared: bool, correlation: ImageCorrelation | None = None
+    ) -> VectorGaussian:
+        """Numbers with these standard deviations, which are the same for all units if it is `shared`.
+
+        **Arguments:** `correlation`: of the numbers of a unit; None: they are independent.
+        """
         mean = jnp.asarray(mean, jnp.result_type(float))
         units, p = mean.shape
         wide = np.broadcast_to(np.asarray(std, mean.dtype), (units, p))
@@ -125,7 +131,8 @@ class VectorGaussian(UnitVectors):
             raise ValueError("VectorGaussian.from_moments: every std must be > 0")
         if shared and not (wide == wide[:1]).all():
             raise ValueError("VectorGaussian.from_moments: units that share a covariance have the same std")
-        roots = wide[: 1 if shared else units, :, None] * np.eye(p, dtype=mean.dtype)
+        root = np.eye(p, dtype=mean.dtype) if correlation is None else correlation.root().astype(mean.dtype)
+        roots = wide[: 1 if shared else units, :, None] * root
         return cls(mean, jax.device_put(roots))
 
     @property
@@ -281,22 +288,25 @@ class VectorGaussian(UnitVectors):
         gain: np.ndarray,
         alpha: np.ndarray,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
+        contrasts: bool = False,
     ) -> VectorGaussian:
         """The belief after a joint update. Where a covariance is shared it is the mean of those of the units.
 
         **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean; `without`: of the covariance that a unit
         gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
+        `contrasts`: whether the units are the outputs, and a shift of them all says nothing: then where a covariance is
+        shared it is the mean over the contrasts of the units.
         """
         wide, z = np.asarray(self.root), kept.z
-        eye = np.eye(wide.shape[-1])
+        eye, share_of = np.eye(wide.shape[-1]), contrast_shares if contrasts and self.shared else shares
         if isinstance(of, RowSensitivity) and len(of.rows) <= wide.shape[-1]:
-            new, left = _less(wide, z, shares(np.asarray(of.slopes, float), gain), kept.k, kept.away)
-        elif without is not None:
+            new, left = _less(wide, z, share_of(np.asarray(of.slopes, float), gain), kept.k, kept.away)
+        elif without is not None and share_of is shares:
             units = range(len(self.mean))
             back = np.stack([np.linalg.inv(eye + self._message(of, kept, u, without)) for u in units])
             new, left = self._narrowed(back)
         elif isinstance(of, RowSensitivity):
-            new, left = self._narrowed(eye - _around(z, shares(np.asarray(of.slopes, float), gain)))
+            new, left = self._narrowed(eye - _around(z, share_of(np.asarray(of.slopes, float), gain)))
         else:
             new, left = self._narrowed(eye - _around(z, gain))
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.

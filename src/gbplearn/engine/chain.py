@@ -223,6 +223,7 @@ class Targets(NamedTuple):
     - `normaliser`: what was left out, of each example.
     - `largest`: no precision is larger.
     - `exact`: whether the likelihood is Gaussian, so that one expansion is enough.
+    - `shift`: whether a shift of all outputs of an example says something; of classes it does not.
     """
 
     expand: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -230,6 +231,7 @@ class Targets(NamedTuple):
     normaliser: np.ndarray
     largest: float
     exact: bool
+    shift: bool = True
 
 
 class Joint(NamedTuple):
@@ -478,7 +480,10 @@ def update(
         after = energy(outputs)
         if after <= before + most:
             without = joint.gain_without if precise else None
-            new = {n: b.absorb(of, k, gain, joint.alpha, without) for n, (b, of, k) in parts.items()}
+            new = {
+                n: b.absorb(of, k, gain, joint.alpha, without, not targets.shift and _are_outputs(of))
+                for n, (b, of, k) in parts.items()
+            }
             noise = None
             if learnt is not None:
                 # Where layers are not linear so far, outputs are off by as much as they are at the new parameters.
@@ -486,6 +491,14 @@ def update(
                 noise = learnt.posterior(outputs + of_layers, found.variance, weight)
             return Updated(new, conditioned, after, halved, noise)
     return Updated(None, conditioned, after, _HALVINGS)
+
+
+def _are_outputs(of: Sensitivity) -> bool:
+    """Whether the units' numbers are the outputs themselves."""
+    if not isinstance(of, RowSensitivity):
+        return False
+    slopes = np.asarray(of.slopes)
+    return slopes.shape[1] == slopes.shape[2] > 1 and bool((np.abs(slopes) == np.eye(slopes.shape[1])).all())
 
 
 def _with_noise(covariance: Any, noise: Any, share: np.ndarray) -> np.ndarray:

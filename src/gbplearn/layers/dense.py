@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from ..core.image_correlation import ImageCorrelation
 from ..edges.axes import AxesEdges
 from ..factors.measurement import FactorKind, Layout
 from ..factors.operators import Identity, Operator, Product, Shape, Shared, UnitRows
@@ -166,6 +167,10 @@ class Dense(Transform):
         one covariance for all units; "rotated", variances along the principal axes of the layer (vector activations
         only). "auto" is "diagonal" with scalar activations; with vector ones a learner chooses.
     - `gain`: on `weight_prior=None`.
+    - `length_scale`: for inputs that are images, in pixels: in the prior weights of a channel are the more alike, the
+        nearer to each other their pixels are (correlation `(1 + a) exp(-a)` with `a = √3 distance / length_scale`).
+        None: weights are independent in the prior. Scalar beliefs cannot express it; `posterior="auto"` is then
+        "shared" with scalar activations, too.
     - `name`: of its variables: `name/weight`, `name/bias`, and `name` for the outputs.
     """
 
@@ -181,6 +186,7 @@ class Dense(Transform):
     name: str | None = None
     posterior: str = "auto"
     gain: float = 1.0
+    length_scale: float | None = None
     label: ClassVar[str] = "dense"
 
     def __post_init__(self):
@@ -190,9 +196,19 @@ class Dense(Transform):
         check_positive("Dense", sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior, gain=self.gain)
         if self.weight_prior is not None:
             check_positive("Dense", weight_prior=self.weight_prior)
+        if self.length_scale is not None:
+            check_positive("Dense", length_scale=self.length_scale)
+            if self.generative:
+                raise ValueError("Dense: length_scale is for weights that look at an image: direction='forward'")
+            if self.posterior == "diagonal":
+                raise ValueError("Dense: length_scale needs posterior='block', 'shared' or 'rotated', got 'diagonal'")
         check_not_negative("Dense", weight_init=self.weight_init, bias_init=self.bias_init)
         find_activation(self.activation)
         check_posterior("Dense", self.posterior)
+
+    @property
+    def _kept(self) -> str:
+        return "shared" if self.posterior == "auto" and self.length_scale is not None else self.posterior
 
     @property
     def generative(self) -> bool:
@@ -213,15 +229,20 @@ class Dense(Transform):
         prior = self.gain / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
         init = prior if self.weight_init is None else self.weight_init
         weights, bias = Parameter(weight, prior, init), Parameter(weight[1:], self.bias_prior, self.bias_init)
-        if of_vectors(self.posterior):
-            return unit_parameters(self.posterior, weights, bias)
+        alike = None
+        if self.length_scale is not None:
+            if len(shape) != 3:
+                raise ValueError(f"Dense: length_scale needs images (height, width, channels), got inputs {shape}")
+            alike = ImageCorrelation(*shape, self.length_scale)
+        if of_vectors(self._kept):
+            return unit_parameters(self._kept, weights, bias, alike)
         return {"weight": weights, "bias": bias}
 
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """`DenseKind`, either way round."""
         ends = (inputs, outputs) if self.direction == "forward" else (outputs, inputs)
         activation = find_activation(self.activation)
-        if of_vectors(self.posterior):
+        if of_vectors(self._kept):
             args = (ends[0], parameters["parameters"], ends[1])
             return Factor(DenseUnitsKind(activation), args, y=0.0, sigma=self.sigma, name=name)
         kind = DenseKind(activation)
@@ -233,6 +254,6 @@ class Dense(Transform):
         if self.direction == "generative":
             return None
         activation = find_activation(self.activation)
-        if of_vectors(self.posterior):
+        if of_vectors(self._kept):
             return activation(_with_one(x) @ parameters["parameters"].T)
         return activation(_matrix(parameters["weight"], x) + parameters["bias"])

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array
 
+from ..core.image_correlation import ImageCorrelation
 from ..core.robust import Kernel
 from ..factors.operators import Shape
 from ..graph.factor import Factor
@@ -33,6 +34,7 @@ class Parameter:
     init: float | np.ndarray
     start: float | np.ndarray = 0.0
     posterior: str = "diagonal"  # else the last axis is one vector variable (`core/vector.py`), see `POSTERIORS`
+    correlation: ImageCorrelation | None = None  # of the numbers of a vector
 
 
 # What a belief keeps of the weights of a layer. "auto" is "diagonal" where activations are scalars; where they are
@@ -51,7 +53,9 @@ def check_posterior(layer: str, posterior: str) -> None:
         raise ValueError(f"{layer}: posterior must be one of {', '.join(map(repr, POSTERIORS))}, got {posterior!r}")
 
 
-def unit_parameters(posterior: str, weight: Parameter, bias: Parameter) -> dict[str, Parameter]:
+def unit_parameters(
+    posterior: str, weight: Parameter, bias: Parameter, correlation: ImageCorrelation | None = None
+) -> dict[str, Parameter]:
     """Weights and biases of a layer as one vector a unit: all incoming weights, then the bias.
 
     **Arguments:** `weight`, `bias`: with the units along their last axis, as a layer of scalars has them.
@@ -61,7 +65,7 @@ def unit_parameters(posterior: str, weight: Parameter, bias: Parameter) -> dict[
         np.append(np.full(inputs, of_weight), of_bias)
         for of_weight, of_bias in ((weight.prior, bias.prior), (weight.init, bias.init), (weight.start, bias.start))
     )
-    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior)}
+    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior, correlation)}
 
 
 class Layer(abc.ABC):

@@ -147,12 +147,16 @@ class Sequential:
         found = self.parameters(self.checked_input_shape(input_shape))
         out = {}
         for i, (name, p) in enumerate(found.items()):
-            mean = p.init * np.random.default_rng([seed, i]).standard_normal(p.shape)
+            drawn = np.random.default_rng([seed, i]).standard_normal(p.shape)
+            if p.correlation is not None and np.any(p.init):
+                drawn = drawn @ p.correlation.root().T
+            mean = p.init * drawn
             if p.posterior == "rotated":
-                out[name] = RotatedGaussian.from_moments(mean, p.prior)
+                out[name] = RotatedGaussian.from_moments(mean, p.prior, p.correlation)
                 continue
             if of_vectors(p.posterior):
-                out[name] = VectorGaussian.from_moments(mean, p.prior, shared=p.posterior == "shared")
+                shared = p.posterior == "shared"
+                out[name] = VectorGaussian.from_moments(mean, p.prior, shared=shared, correlation=p.correlation)
                 continue
             out[name] = Gaussian.from_moments(mean=jnp.asarray(mean, jnp.result_type(float)), std=p.prior)
         return out

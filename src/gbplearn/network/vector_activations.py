@@ -220,7 +220,7 @@ def targets_of(
         return -(y * (outputs - top - np.log(np.exp(outputs - top).sum(1, keepdims=True)))).sum(1)
 
     # `diag(p) - p p'` has no larger entry than a quarter.
-    return chain.Targets(expand, log_loss, np.zeros(len(y)), 0.25, False)
+    return chain.Targets(expand, log_loss, np.zeros(len(y)), 0.25, exact=False, shift=False)
 
 
 class VectorActivations:

@@ -48,7 +48,12 @@ def paper_classifier(
 
 
 def vector_classifier(
-    *, filter_prior: float = 0.3, filter_init: float = 0.2, dense_prior: float = 0.2, logit_prior: float = 30.0
+    *,
+    filter_prior: float = 0.3,
+    filter_init: float = 0.2,
+    dense_prior: float = 0.15,
+    length_scale: float | None = 3.0,
+    logit_prior: float = 30.0,
 ) -> Sequential:
     """The same layers for `Learner(activations="vector")`: filters as blocks, one covariance for all units of the head.
 
@@ -58,6 +63,7 @@ def vector_classifier(
     **Arguments:**
 
     - `filter_prior`, `dense_prior`: standard deviations of the weights; `filter_init`: of the filters' prior means.
+    - `length_scale`: of the prior of the dense weights, in pooled pixels, as `gbp.Dense`.
     - `logit_prior`: of the outputs.
     """
     return Sequential(
@@ -78,6 +84,7 @@ def vector_classifier(
             bias_prior=0.15,
             prior=logit_prior,
             weight_init=0.0,
+            length_scale=length_scale,
         ),
         CategoricalObservation(),
     )
