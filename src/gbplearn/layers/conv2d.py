@@ -9,6 +9,7 @@ outputs `y`, stride `s` and activation function `g`:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -44,8 +45,7 @@ class Conv2D(ConvolutionLayer):
         place.
     - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
         outside the image is no variable: it counts as 0.
-    - `posterior`: as `gbp.Dense`: "diagonal"; or with the weights and the bias of a filter as one vector, "block" or
-        "shared".
+    - `posterior`, `gain`: as `gbp.Dense`; vectors are the weights and the bias of a filter.
     - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
     """
 
@@ -77,7 +77,7 @@ class Conv2D(ConvolutionLayer):
 
     def parameters(self, shape: Shape) -> dict[str, Parameter]:
         """Filters, and a bias for each output channel."""
-        return self._parameters(shape[2], self.filters)
+        return self._parameters(shape[2], self.filters, math.prod(self.kernel_size) * shape[2])
 
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """`ConvolutionKind` from inputs to outputs."""

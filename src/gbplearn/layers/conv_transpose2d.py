@@ -12,6 +12,7 @@ neighbour begin `s` further on. The margin `m` is where the first patch begins.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -42,6 +43,7 @@ class ConvTranspose2D(ConvolutionLayer):
     - `weight_start`: standard deviation of random numbers by which the filters are off from their prior means where
         they are linearised first, as long as nothing else is known of them: it separates filters whose prior means
         are all zero (`weight_init=0.0`), and does no more.
+    - `gain`: as `gbp.Dense`.
     - `output_start`: the same of the outputs, for every batch: their prior means are all zero.
     - `robust`, `robust_over`: as `gbp.Factor`; axes of the inputs `(batch, height, width, channels)`, such as `-1` for
         one switch a pixel.
@@ -104,7 +106,8 @@ class ConvTranspose2D(ConvolutionLayer):
 
     def parameters(self, shape: Shape) -> dict[str, Parameter]:
         """Filters, and a bias for each input channel."""
-        return self._parameters(self.filters, shape[2])
+        patches = math.prod(self.kernel_size) / math.prod(self.strides)  # that paint a pixel
+        return self._parameters(self.filters, shape[2], patches * self.filters)
 
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """`ConvolutionKind` from outputs to inputs."""

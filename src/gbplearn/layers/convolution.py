@@ -267,7 +267,7 @@ class ConvolutionLayer(Transform):
     stride: int | Sequence[int] = 1
     activation: str | Elementwise = "linear"
     sigma: float = 0.01
-    weight_prior: float = 0.1
+    weight_prior: float | None = 0.1
     bias_prior: float = 0.1
     prior: float = 3.0
     weight_init: float | None = None
@@ -276,6 +276,7 @@ class ConvolutionLayer(Transform):
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
     posterior: str = dataclasses.field(default="auto", kw_only=True)
+    gain: float = dataclasses.field(default=1.0, kw_only=True)
 
     def __post_init__(self):
         name = type(self).__name__
@@ -283,9 +284,9 @@ class ConvolutionLayer(Transform):
         check_whole(name, filters=self.filters)
         as_pair(name, "kernel", self.kernel)
         as_pair(name, "stride", self.stride)
-        check_positive(
-            name, sigma=self.sigma, weight_prior=self.weight_prior, bias_prior=self.bias_prior, prior=self.prior
-        )
+        check_positive(name, sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior, gain=self.gain)
+        if self.weight_prior is not None:
+            check_positive(name, weight_prior=self.weight_prior)
         check_not_negative(name, weight_init=self.weight_init, bias_init=self.bias_init, weight_start=self.weight_start)
         check_robust(name, self.robust)
         find_activation(self.activation)
@@ -300,9 +301,11 @@ class ConvolutionLayer(Transform):
         """Of both axes."""
         return as_pair(type(self).__name__, "stride", self.stride)
 
-    def _parameters(self, channels: int, targets: int) -> dict[str, Parameter]:
-        init = self.weight_prior if self.weight_init is None else self.weight_init
-        weight = Parameter((*self.kernel_size, channels, targets), self.weight_prior, init, self.weight_start)
+    def _parameters(self, channels: int, targets: int, summed: float) -> dict[str, Parameter]:
+        """**Arguments:** `summed`: how many products of a weight and a number a sum has."""
+        prior = self.gain / math.sqrt(summed) if self.weight_prior is None else self.weight_prior
+        init = prior if self.weight_init is None else self.weight_init
+        weight = Parameter((*self.kernel_size, channels, targets), prior, init, self.weight_start)
         bias = Parameter((targets,), self.bias_prior, self.bias_init)
         if of_vectors(self.posterior):
             return unit_parameters(self.posterior, weight, bias)
