@@ -228,14 +228,15 @@ class Dense(Transform):
         weight = (inputs, self.units) if forward else (self.units, inputs)
         prior = self.gain / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
         init = prior if self.weight_init is None else self.weight_init
-        weights, bias = Parameter(weight, prior, init), Parameter(weight[1:], self.bias_prior, self.bias_init)
+        bias = Parameter(weight[1:], self.bias_prior, self.bias_init)
         alike = None
         if self.length_scale is not None:
             if len(shape) != 3:
                 raise ValueError(f"Dense: length_scale needs images (height, width, channels), got inputs {shape}")
             alike = ImageCorrelation(*shape, self.length_scale)
+        weights = Parameter(weight, prior, init, correlation=alike)
         if of_vectors(self._kept):
-            return unit_parameters(self._kept, weights, bias, alike)
+            return unit_parameters(self._kept, weights, bias)
         return {"weight": weights, "bias": bias}
 
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:

@@ -35,6 +35,18 @@ class Parameter:
     start: float | np.ndarray = 0.0
     posterior: str = "diagonal"  # else the last axis is one vector variable (`core/vector.py`), see `POSTERIORS`
     correlation: ImageCorrelation | None = None  # of the numbers of a vector
+    init_correlation: ImageCorrelation | None = None  # of the prior means alone, of the numbers into a unit
+
+    def draw(self, generator: np.random.Generator) -> np.ndarray:
+        """The random prior means."""
+        drawn, alike = generator.standard_normal(self.shape), self.correlation or self.init_correlation
+        if alike is not None and np.any(self.init):
+            root = alike.root()
+            if self.shape[-1] == len(root):  # a vector a unit
+                drawn = drawn @ root.T
+            else:  # units along the last axis, without their biases
+                drawn = (root[:-1, :-1] @ drawn.reshape(-1, self.shape[-1])).reshape(self.shape)
+        return self.init * drawn
 
 
 # What a belief keeps of the weights of a layer. "auto" is "diagonal" where activations are scalars; where they are
@@ -53,9 +65,7 @@ def check_posterior(layer: str, posterior: str) -> None:
         raise ValueError(f"{layer}: posterior must be one of {', '.join(map(repr, POSTERIORS))}, got {posterior!r}")
 
 
-def unit_parameters(
-    posterior: str, weight: Parameter, bias: Parameter, correlation: ImageCorrelation | None = None
-) -> dict[str, Parameter]:
+def unit_parameters(posterior: str, weight: Parameter, bias: Parameter) -> dict[str, Parameter]:
     """Weights and biases of a layer as one vector a unit: all incoming weights, then the bias.
 
     **Arguments:** `weight`, `bias`: with the units along their last axis, as a layer of scalars has them.
@@ -65,7 +75,8 @@ def unit_parameters(
         np.append(np.full(inputs, of_weight), of_bias)
         for of_weight, of_bias in ((weight.prior, bias.prior), (weight.init, bias.init), (weight.start, bias.start))
     )
-    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior, correlation)}
+    alike = weight.correlation, weight.init_correlation
+    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior, *alike)}
 
 
 class Layer(abc.ABC):

@@ -147,10 +147,7 @@ class Sequential:
         found = self.parameters(self.checked_input_shape(input_shape))
         out = {}
         for i, (name, p) in enumerate(found.items()):
-            drawn = np.random.default_rng([seed, i]).standard_normal(p.shape)
-            if p.correlation is not None and np.any(p.init):
-                drawn = drawn @ p.correlation.root().T
-            mean = p.init * drawn
+            mean = p.draw(np.random.default_rng([seed, i]))
             if p.posterior == "rotated":
                 out[name] = RotatedGaussian.from_moments(mean, p.prior, p.correlation)
                 continue
