@@ -81,23 +81,6 @@ def test_it_learns_and_is_saved(tmp_path):
         np.testing.assert_array_equal(again.predict_proba(x), learner.predict_proba(x))
 
 
-@pytest.mark.parametrize("posterior", ["diagonal", "block"])
-def test_smooth_prior_means_of_filters(posterior):
-    """Drawn with the correlation, in either layout; the prior around them is independent."""
-    layer = gbp.Conv2D(3000, 3, weight_prior=None, gain=2.0, init_length_scale=1.5, posterior=posterior)
-    net = gbp.Sequential(layer, input_shape=(5, 5, 2))
-    prior = net.priors()["conv/parameters" if posterior == "block" else "conv/weight"]
-    means, std = np.asarray(prior.mean), np.asarray(prior.std)
-    means = means[:, :-1] if posterior == "block" else means.reshape(18, 3000).T
-    size = 2 / math.sqrt(18)
-    expected = size**2 * by_loops(3, 3, 2, 1.5)[:-1, :-1]
-    np.testing.assert_allclose(means.T @ means / 3000, expected, atol=0.1 * size**2)  # four standard errors
-    np.testing.assert_allclose(std[..., :18] if posterior == "block" else std, size, rtol=1e-5)
-    if posterior == "block":
-        off = np.asarray(prior.covariance[0]) * (1 - np.eye(19))
-        assert not off.any()
-
-
 @pytest.mark.parametrize(("stride", "patches"), [(1, 9.0), (3, 1.0)])
 def test_gain_of_generative_filters(stride, patches):
     """With a gain of 1 a pixel varies as much as the outputs that paint it."""

@@ -99,7 +99,7 @@ def to_json(value: Any, what: str) -> Any:
 
 
 # Fields that older files do not have, with what they had been.
-_LATER = {"posterior": "diagonal", "gain": 1.0, "length_scale": None, "init_length_scale": None}
+_LATER = {"posterior": "diagonal", "gain": 1.0, "length_scale": None}
 
 
 def from_json(data: Any, what: str, known: Mapping[str, type] = VALUES, lists: bool = False) -> Any:

@@ -46,9 +46,6 @@ class Conv2D(ConvolutionLayer):
     - `padding`: "valid" (windows inside the image), or "same" (at stride 1 outputs as large as the inputs). What lies
         outside the image is no variable: it counts as 0.
     - `posterior`, `gain`: as `gbp.Dense`; vectors are the weights and the bias of a filter.
-    - `init_length_scale`: in pixels: random prior *means* of a filter are the more alike, the nearer to each other
-        their pixels are, with the correlation of `length_scale` of `gbp.Dense`; the prior around them is independent
-        all the same. None: they are independent, too.
     - `name`: of its variables: `name/weight (kernel, kernel, channels, filters)`, `name/bias (filters,)`, and `name`.
     """
 

@@ -43,7 +43,7 @@ class ConvTranspose2D(ConvolutionLayer):
     - `weight_start`: standard deviation of random numbers by which the filters are off from their prior means where
         they are linearised first, as long as nothing else is known of them: it separates filters whose prior means
         are all zero (`weight_init=0.0`), and does no more.
-    - `gain`: as `gbp.Dense`; `init_length_scale`: as `gbp.Conv2D`.
+    - `gain`: as `gbp.Dense`.
     - `output_start`: the same of the outputs, for every batch: their prior means are all zero.
     - `robust`, `robust_over`: as `gbp.Factor`; axes of the inputs `(batch, height, width, channels)`, such as `-1` for
         one switch a pixel.

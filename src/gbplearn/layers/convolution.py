@@ -22,7 +22,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from ..core.image_correlation import ImageCorrelation
 from ..core.robust import Kernel
 from ..edges.axes import AxesEdges
 from ..edges.windows import Pair, WindowEdges, Windows
@@ -278,7 +277,6 @@ class ConvolutionLayer(Transform):
     robust_over: int | Sequence[int] | None = None
     posterior: str = dataclasses.field(default="auto", kw_only=True)
     gain: float = dataclasses.field(default=1.0, kw_only=True)
-    init_length_scale: float | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self):
         name = type(self).__name__
@@ -289,8 +287,6 @@ class ConvolutionLayer(Transform):
         check_positive(name, sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior, gain=self.gain)
         if self.weight_prior is not None:
             check_positive(name, weight_prior=self.weight_prior)
-        if self.init_length_scale is not None:
-            check_positive(name, init_length_scale=self.init_length_scale)
         check_not_negative(name, weight_init=self.weight_init, bias_init=self.bias_init, weight_start=self.weight_start)
         check_robust(name, self.robust)
         find_activation(self.activation)
@@ -309,9 +305,7 @@ class ConvolutionLayer(Transform):
         """**Arguments:** `summed`: how many products of a weight and a number a sum has."""
         prior = self.gain / math.sqrt(summed) if self.weight_prior is None else self.weight_prior
         init = prior if self.weight_init is None else self.weight_init
-        length, size = self.init_length_scale, self.kernel_size
-        alike = None if length is None else ImageCorrelation(*size, channels, length)
-        weight = Parameter((*size, channels, targets), prior, init, self.weight_start, init_correlation=alike)
+        weight = Parameter((*self.kernel_size, channels, targets), prior, init, self.weight_start)
         bias = Parameter((targets,), self.bias_prior, self.bias_init)
         if of_vectors(self.posterior):
             return unit_parameters(self.posterior, weight, bias)

@@ -35,17 +35,12 @@ class Parameter:
     start: float | np.ndarray = 0.0
     posterior: str = "diagonal"  # else the last axis is one vector variable (`core/vector.py`), see `POSTERIORS`
     correlation: ImageCorrelation | None = None  # of the numbers of a vector
-    init_correlation: ImageCorrelation | None = None  # of the prior means alone, of the numbers into a unit
 
     def draw(self, generator: np.random.Generator) -> np.ndarray:
         """The random prior means."""
-        drawn, alike = generator.standard_normal(self.shape), self.correlation or self.init_correlation
-        if alike is not None and np.any(self.init):
-            root = alike.root()
-            if self.shape[-1] == len(root):  # a vector a unit
-                drawn = drawn @ root.T
-            else:  # units along the last axis, without their biases
-                drawn = (root[:-1, :-1] @ drawn.reshape(-1, self.shape[-1])).reshape(self.shape)
+        drawn = generator.standard_normal(self.shape)
+        if self.correlation is not None and np.any(self.init):
+            drawn = drawn @ self.correlation.root().T
         return self.init * drawn
 
 
@@ -75,8 +70,7 @@ def unit_parameters(posterior: str, weight: Parameter, bias: Parameter) -> dict[
         np.append(np.full(inputs, of_weight), of_bias)
         for of_weight, of_bias in ((weight.prior, bias.prior), (weight.init, bias.init), (weight.start, bias.start))
     )
-    alike = weight.correlation, weight.init_correlation
-    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior, *alike)}
+    return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior, weight.correlation)}
 
 
 class Layer(abc.ABC):

@@ -50,7 +50,7 @@ def paper_classifier(
 def vector_classifier(
     *,
     filter_prior: float = 0.3,
-    filter_init: float = 0.5,
+    filter_init: float = 0.2,
     dense_prior: float = 0.15,
     length_scale: float | None = 2.0,
     logit_prior: float = 30.0,
@@ -62,8 +62,7 @@ def vector_classifier(
 
     **Arguments:**
 
-    - `filter_prior`, `dense_prior`: standard deviations of the weights; `filter_init`: of the filters' prior means,
-        which are smooth.
+    - `filter_prior`, `dense_prior`: standard deviations of the weights; `filter_init`: of the filters' prior means.
     - `length_scale`: of the prior of the dense weights, in pooled pixels, as `gbp.Dense`.
     - `logit_prior`: of the outputs.
     """
@@ -76,7 +75,6 @@ def vector_classifier(
             weight_prior=filter_prior,
             bias_prior=filter_prior,
             weight_init=filter_init,
-            init_length_scale=1.5,
         ),
         MaxPool2D(2, sigma=0.01),
         Dense(
