@@ -91,7 +91,13 @@ def vector_classifier(
 
 
 def dense_vector_classifier(
-    width: int = 501, *, gain: float = 2.0, last_prior: float = 0.3, logit_prior: float = 30.0
+    width: int = 501,
+    *,
+    gain: float = 2.0,
+    first_gain: float = 2.0,
+    length_scale: float | None = None,
+    last_prior: float = 0.3,
+    logit_prior: float = 30.0,
 ) -> Sequential:
     """Two hidden layers of `width` units for `Learner(activations="vector")`, beliefs along principal axes.
 
@@ -102,10 +108,16 @@ def dense_vector_classifier(
     - `logit_prior`: standard deviation of the outputs.
     """
     return Sequential(
-        *(
-            Dense(width, "leaky_relu", weight_prior=None, gain=gain, bias_prior=0.1, posterior="rotated")
-            for _ in range(2)
+        Dense(
+            width,
+            "leaky_relu",
+            weight_prior=None,
+            gain=first_gain,
+            bias_prior=0.1,
+            length_scale=length_scale,
+            posterior="rotated",
         ),
+        Dense(width, "leaky_relu", weight_prior=None, gain=gain, bias_prior=0.1, posterior="rotated"),
         Dense(10, weight_prior=last_prior, bias_prior=0.1, prior=logit_prior, weight_init=0.0, posterior="rotated"),
         CategoricalObservation(),
     )
