@@ -94,16 +94,17 @@ def dense_vector_classifier(
     width: int = 501,
     *,
     gain: float = 2.0,
-    first_gain: float = 2.0,
-    length_scale: float | None = None,
+    length_scale: float | None = 2.0,
     last_prior: float = 0.3,
     logit_prior: float = 30.0,
 ) -> Sequential:
     """Two hidden layers of `width` units for `Learner(activations="vector")`, beliefs along principal axes.
 
+    It takes images `(height, width, channels)`.
+
     **Arguments:**
 
-    - `gain`: of the hidden layers, as `gbp.Dense`; `last_prior`: standard deviation of the weights of the last layer,
+    - `gain`: of the hidden layers, as `gbp.Dense`; `length_scale`: of the first, in pixels; `last_prior`: standard deviation of the weights of the last layer,
         whose prior means are 0.
     - `logit_prior`: standard deviation of the outputs.
     """
@@ -112,7 +113,7 @@ def dense_vector_classifier(
             width,
             "leaky_relu",
             weight_prior=None,
-            gain=first_gain,
+            gain=gain,
             bias_prior=0.1,
             length_scale=length_scale,
             posterior="rotated",
