@@ -32,7 +32,7 @@ class Report:
     energy: float  # of all factors and priors at the end
     energies: dict[str, float]  # of each factor group
     guard: tuple[GuardEvent, ...]  # what the guard found and did
-    trace: Trace  # residuals and energies of each factor group, iteration by iteration
+    trace: Trace = dataclasses.field(repr=False)  # residuals and energies of each factor group, iteration by iteration
     belief: Gaussian | None = None  # of the variable of `update(want=...)`, if the batch was accepted
     batch: int | None = None  # its number, for `Learner.forget`; None if it was not accepted
     carried: LayerMessages | None = None  # messages of the layers of `update(carry=...)`, to warm-start the next batch

@@ -53,7 +53,7 @@ def vector_classifier(
     filter_init: float = 0.2,
     dense_prior: float = 0.15,
     length_scale: float | None = 2.0,
-    logit_prior: float = 30.0,
+    logit_prior: float = 50.0,
 ) -> Sequential:
     """The same layers for `Learner(activations="vector")`: filters as blocks, one covariance for all units of the head.
 
@@ -104,9 +104,9 @@ def dense_vector_classifier(
 
     **Arguments:**
 
-    - `gain`: of the hidden layers, as `gbp.Dense`; `length_scale`: of the first, in pixels; `last_prior`: standard deviation of the weights of the last layer,
-        whose prior means are 0.
-    - `logit_prior`: standard deviation of the outputs.
+    - `gain`: of the hidden layers, as `gbp.Dense`; `length_scale`: of the first, in pixels.
+    - `last_prior`: standard deviation of the weights of the last layer, whose prior means are 0; `logit_prior`: of the
+        outputs.
     """
     return Sequential(
         Dense(
