@@ -22,7 +22,7 @@ import numpy as np
 from gbplearn import cache_programs
 from gbplearn.apps import scores
 from gbplearn.apps.data.images import load_images
-from gbplearn.apps.experiments.one_pass import LINEAR, METHODS, READ_OUT, REPLAY, check_method, learn
+from gbplearn.apps.experiments.one_pass import LINEAR, READ_OUT, REPLAY, check_method, learn
 from gbplearn.apps.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
 from gbplearn.apps.learning_curve import in_portions
 from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line, settings_hash
@@ -100,7 +100,7 @@ def search(method: str, size: int, data) -> None:
 def main() -> None:
     cache_programs()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("methods", nargs="*", help=", ".join(METHODS).replace("%", "%%"))
+    parser.add_argument("methods", nargs="*", help=", ".join(ALL_METHODS).replace("%", "%%"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=[400, 3200, 12800])
     parser.add_argument("--chosen", action="store_true")
@@ -108,7 +108,7 @@ def main() -> None:
     for method in given.methods:
         check_method(method)
     if given.chosen:
-        for method in METHODS:
+        for method in ALL_METHODS:
             sizes = SIZES if method == LINEAR else SEARCHED
             tried = {n: found(same_buffer(method, n) or method, min(n, ALL)) for n in sizes}
             print(f"    {method!r}: { ({n: choose(t)['chosen']['setting'] for n, t in tried.items() if t}) },")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.progress import progress
 from ...learner.learner import Learner
-from ...network.zoo import paper_classifier
+from ...network.zoo import paper_classifier, vector_classifier
 from ..baselines.cnn import GradientClassifier, train_in_rounds
 from ..scores import softmax
 from .image_settings import BATCH
@@ -25,10 +25,13 @@ BUFFERS = (0.003, 0.01, 0.03, 0.06, 0.1)
 REPLAY = {f"replay {100 * share:g} %": round(share * TRAINING_SET) for share in BUFFERS}
 
 GBP, ADAM, COSINE, CONVERGED, LINEAR = "gbp", "adam", "adam cosine", "cnn converged", "linear converged"
-STREAMS = (GBP, ADAM, *REPLAY)  # learn on, whatever the number of images will be
-METHODS = (*STREAMS, COSINE, LINEAR, CONVERGED)
+VECTORS = "vectors"  # GBP with vector beliefs and activations; only up to 800 images
+STREAMS = (GBP, ADAM, *REPLAY, VECTORS)  # learn on, whatever the number of images will be
+METHODS = (GBP, ADAM, *REPLAY, COSINE, LINEAR, CONVERGED)
+ALL_METHODS = (*METHODS, VECTORS)
 READ_OUT = {
     GBP: "by messages, parameters fixed at their means",
+    VECTORS: "by messages, parameters fixed at their means",
     ADAM: "no GBP: the same architecture, one pass of Adam",
     **{name: f"the same with a buffer of the last {size:,} images" for name, size in REPLAY.items()},
     COSINE: "one pass of Adam without a buffer, its step size falls like a cosine over the images of this size",
@@ -43,8 +46,8 @@ Ask = Callable[[Callable[[np.ndarray], Any]], np.ndarray]
 
 def check_method(method: str) -> None:
     """Refuse a name that is none."""
-    if method not in METHODS:
-        raise ValueError(f"a method must be one of {', '.join(METHODS)}, got {method!r}")
+    if method not in ALL_METHODS:
+        raise ValueError(f"a method must be one of {', '.join(ALL_METHODS)}, got {method!r}")
 
 
 def learn(
@@ -60,7 +63,7 @@ def learn(
 
     **Arguments:**
 
-    - `method`: one of `METHODS`.
+    - `method`: one of `ALL_METHODS`.
     - `chosen`: its settings.
     - `x`, `y`: images and classes in the order of the stream.
     - `sizes`: after how many of them to ask; rising, and whole batches but for the last.
@@ -81,6 +84,8 @@ def learn(
 
 
 def _stream_learner(method: str, chosen: Mapping[str, Any], shape: tuple[int, ...], seed: int) -> Any:
+    if method == VECTORS:
+        return Learner(vector_classifier(**chosen), shape, seed=seed)
     if method == GBP:
         net = paper_classifier(**{k: chosen[k] for k in _NETWORK if k in chosen})
         return Learner(net, shape, seed=seed, **{k: v for k, v in chosen.items() if k not in _NETWORK})

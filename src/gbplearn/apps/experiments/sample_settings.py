@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, REPLAY, check_method
+from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, REPLAY, VECTORS, check_method
 
 SIZES = (50, 100, 200, 400, 800, 3200, 12800, 60000)
 TRIALS = 16
@@ -46,6 +46,16 @@ def _gbp(rng: np.random.Generator, size: int) -> dict[str, Any]:
     }
 
 
+def _vectors(rng: np.random.Generator, size: int) -> dict[str, Any]:
+    return {
+        "filter_prior": _between(rng, 0.1, 1.0),
+        "filter_init": _between(rng, 0.1, 1.0),
+        "dense_prior": _between(rng, 0.1, 1.0),
+        "length_scale": _one(rng, 1.0, 2.0, 3.0),
+        "logit_prior": _one(rng, 20.0, 50.0, 100.0),
+    }
+
+
 def _adam(rng: np.random.Generator, size: int) -> dict[str, Any]:
     return {"rate": _between(rng, 3e-4, 1e-2), "steps": _one(rng, *_steps(size))}
 
@@ -74,12 +84,14 @@ SPACES: dict[str, Draw] = {
     COSINE: _adam,
     CONVERGED: _converged,
     **dict.fromkeys(REPLAY, _replay),
+    VECTORS: _vectors,  # the last in the order of names, by which methods draw
 }
 # The settings of the experiment mnist are the first trial of GBP; those of its twins the first of Adam.
 FIRST: dict[str, dict[str, Any]] = {
     GBP: {"logit_prior": 5.0, "iterations": 50},
     ADAM: {"rate": 0.003, "steps": 1},
     COSINE: {"rate": 0.003, "steps": 10},
+    VECTORS: {},
 }
 # Of the linear classifier: times half the sum of squares.
 PENALTIES = tuple(float(f"{p:.2g}") for p in np.geomspace(0.01, 300, TRIALS))
