@@ -73,7 +73,7 @@ class Posterior(Mapping[str, Belief]):
 
 
 def _vector_kl(belief: UnitVectors, other: UnitVectors) -> float:
-    return float(belief.kl(other).sum())
+    return max(0.0, float(belief.kl(other).sum()))  # below 0 by rounding
 
 
 def check_same_parameters(several: list[Mapping[str, Belief]]) -> None:
