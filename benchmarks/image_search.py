@@ -24,13 +24,19 @@ from gbplearn.apps.experiments.image_settings import baseline
 from gbplearn.apps.learning_curve import in_portions
 from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line
 from gbplearn.core.progress import progress
-from gbplearn.network.zoo import dense_classifier, paper_classifier
+from gbplearn.network.zoo import dense_classifier, dense_vector_classifier, paper_classifier, vector_classifier
 
 LEDGER = Path(__file__).parent.parent / "results" / "ledger.jsonl"
 HELD_BACK, SPLIT, SEED, BATCH = 9000, 12345, 7, 50
 MOST = 16  # trials a method
 
-MODELS = {"gbp": paper_classifier, "gbp dense": partial(dense_classifier, 501)}
+MODELS = {
+    "gbp": paper_classifier,
+    "gbp dense": partial(dense_classifier, 501),
+    "vector": vector_classifier,
+    "dense vector": dense_vector_classifier,
+}
+VECTORS = ("vector", "dense vector")
 RATES, STEPS = (3e-4, 1e-3, 3e-3, 1e-2), (1, 3, 10)
 TRIALS = {
     "adam": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
@@ -76,20 +82,41 @@ TRIALS = {
         {"last_sigma": 1.0, "sigma": 0.03, "last_prior": 0.05, "iterations": 50},
         {"last_sigma": 1.0, "sigma": 0.03, "last_prior": 0.15, "iterations": 50},
     ],
+    # Of the network with vector beliefs and activations, pixels centred.
+    "vector": [
+        {},
+        {"logit_prior": 30.0},
+        {"logit_prior": 100.0},
+        {"dense_prior": 0.3},
+        {"dense_prior": 0.1},
+        {"length_scale": None},
+        {"length_scale": 4.0},
+        {"filter_prior": 0.5},
+        {"filter_init": 0.4},
+    ],
+    "dense vector": [{}, {"last_prior": 0.1}, {"last_prior": 1.0}, {"gain": 1.0}, {"logit_prior": 50.0}],
 }
 
 
 def learn_by_messages(method, chosen, data, order, val):
     net = MODELS[method](**{k: v for k, v in chosen.items() if k not in ("iterations", "pixels")})
     how = {k: v for k, v in chosen.items() if k == "iterations"}
-    learner, scale = gbp.Learner(net, data.train_x.shape[1:], seed=SEED, **how), 1.0
+    learner, scale, evidence = gbp.Learner(net, data.train_x.shape[1:], seed=SEED, **how), 1.0, []
     if chosen.get("pixels") == "standardised":
         scale = data.train_x[order[:5000]].std((0, 1, 2))
     for i in progress(range(0, len(order), BATCH), method):
         rows = order[i : i + BATCH]
-        learner.update(data.train_x[rows] / scale, data.train_y[rows])
+        report = learner.update(data.train_x[rows] / scale, data.train_y[rows], evidence=method in VECTORS)
+        evidence.append(report.log_evidence)
     p = in_portions(lambda x: learner.predict_proba(x / scale), data.train_x[val])
-    return p, {"refused batches": learner.failures}
+    more = {"refused batches": learner.failures}
+    if method in VECTORS:
+        random = in_portions(lambda x: learner.predict_proba(x, parameters="random"), data.train_x[val])
+        more["negative log likelihood, random"] = scores.negative_log_likelihood(random, data.train_y[val])
+        more["expected calibration error, random"] = scores.expected_calibration_error(random, data.train_y[val])
+        late = evidence[len(evidence) // 5 :]
+        more["log evidence an image"] = float(np.mean(late)) / BATCH  # without the first fifth of the stream
+    return p, more
 
 
 def learn_otherwise(method, chosen, data, order, val):

@@ -215,8 +215,6 @@ def test_pictures_and_pages_know_vectors():
 def test_refusals():
     with pytest.raises(ValueError, match="posterior must be one of"):
         gbp.Dense(3, posterior="full")
-    with pytest.raises(ValueError, match="record: batches cannot be divided out"):
-        learner("block", record=True)
     graph = gbp.FactorGraph()
     prior = gbp.VectorGaussian.from_moments(np.zeros((2, 4)), 1.0, shared=True)
     w = graph.variable("w", (2, 4), prior=prior)

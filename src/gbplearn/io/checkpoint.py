@@ -355,10 +355,11 @@ def _expected(
         f"{_INPUT_PRIOR}/eta": Expected(either, prior),
         f"{_INPUT_PRIOR}/lam": Expected(either, prior, 0.0, limits.precisions[1]),  # nothing need be known of an input
     }
-    parameters, contribution = net.parameters(shape), "taught/"
-    known = [f"{which}/{name}" for name in parameters for which in ("posterior", "prior")]
-    for name in (*known, *checkpoint_history.names_in(history, parameters)):
-        of = parameters[name.split("/", 2)[2] if name.startswith(contribution) else name.split("/", 1)[1]]
+    parameters = net.parameters(shape)
+    known = {f"{which}/{name}": name for name in parameters for which in ("posterior", "prior")}
+    known |= checkpoint_history.names_in(history, {name: of_vectors(p.posterior) for name, p in parameters.items()})
+    for name, parameter in known.items():
+        of = parameters[parameter]
         if of.posterior == "rotated":
             units, p = of.shape
             shapes = {"mean": (units, p), "unit_axes": (units, units), "axes": (p, p)}
@@ -377,7 +378,7 @@ def _expected(
             continue
         out[f"{name}/eta"] = Expected((_DTYPES[limits.dtype],), of.shape)
         # The contribution of a batch need not be a density.
-        bounds = () if name.startswith(contribution) else limits.precisions
+        bounds = () if name.startswith("taught/") else limits.precisions
         out[f"{name}/lam"] = Expected((_DTYPES[limits.dtype],), of.shape, *bounds)
     return out
 

@@ -1,6 +1,7 @@
 """The history of a learner in a checkpoint: records of its batches as JSON, and their contributions as tensors.
 
-Tensors are `taught/NUMBER/PARAMETER`, the contribution of every batch that can be forgotten, and `before/PARAMETER`.
+Tensors are `taught/NUMBER/PARAMETER`, the contribution of every batch that can be forgotten, and `before/PARAMETER`; of
+vectors `taught/...` is the belief after the batch, and `given/NUMBER/PARAMETER` that before it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
+from ..core.unit_vectors import UnitVectors
 from ..core.vector import Belief
 from ..engine.result import Status
-from ..learner.history import MOST, BatchRecord, Before, Contribution, History
+from ..learner.history import MOST, BatchRecord, Before, Change, Contribution, History
 from ..learner.unusual import BatchStatistics, joined
 from .container import as_dict, as_list, check_names
 from .limits import Limits, check_whole
@@ -42,7 +43,13 @@ def facts_of(history: History) -> dict[str, Any]:
 
 def tensors_of(history: History) -> dict[str, Belief]:
     """The Gaussians, by the names that `names_in` gives them."""
-    out = {f"taught/{n}/{name}": g for n, c in history.contributions.items() for name, g in c.beliefs.items()}
+    out: dict[str, Belief] = {}
+    for n, contribution in history.contributions.items():
+        for name, by in contribution.beliefs.items():
+            if isinstance(by, Change):
+                out |= {f"taught/{n}/{name}": by.after, f"given/{n}/{name}": by.given}
+            else:
+                out[f"taught/{n}/{name}"] = by
     if history.before is not None:
         out |= {f"before/{name}": g for name, g in history.before.beliefs.items()}
     return out
@@ -119,27 +126,31 @@ def _record(row: Any, number: int) -> BatchRecord:
     return BatchRecord(**{**of, "energy": float(of["energy"]), "gained": float(of["gained"])})
 
 
-def names_in(facts: dict[str, Any], parameters: Iterable[str]) -> list[str]:
-    """The tensors that belong to checked facts, without `eta` and `lam`."""
-    names = list(parameters)
-    out = [f"taught/{number}/{name}" for number in facts["noise"] for name in names]
-    return out if facts["before"] is None else [*out, *(f"before/{name}" for name in names)]
+def names_in(facts: dict[str, Any], parameters: Mapping[str, bool]) -> dict[str, str]:
+    """The tensors that belong to checked facts, without their last parts (`eta`, `lam`), and the parameter of each.
+
+    **Arguments:** `parameters`: by name, whether they are vectors.
+    """
+    out = {f"taught/{number}/{name}": name for number in facts["noise"] for name in parameters}
+    out |= {f"given/{number}/{name}": name for number in facts["noise"] for name, v in parameters.items() if v}
+    return out if facts["before"] is None else out | {f"before/{name}": name for name in parameters}
 
 
-def history_of(facts: dict[str, Any], parameters: Iterable[str], belief: Callable[[str], Gaussian]) -> History:
+def history_of(facts: dict[str, Any], parameters: Mapping[str, Belief], belief: Callable[[str], Belief]) -> History:
     """The history that checked facts and their tensors, by name, stand for."""
-    names, out = (
-        list(parameters),
-        History.keeping(facts["record"]),
-    )
+    names, out = list(parameters), History.keeping(facts["record"], parameters)
     out.entries.extend(facts["batches"])
     out.count = facts["count"]
     of = facts["statistics"]
     out.earlier, out.statistics = of[None], joined(of.values())
     for number, noise in facts["noise"].items():
-        out.contributions[number] = Contribution(
-            {name: belief(f"taught/{number}/{name}") for name in names}, noise, of[number]
-        )
+        beliefs: dict[str, Any] = {name: belief(f"taught/{number}/{name}") for name in names}
+        for name, after in beliefs.items():
+            if isinstance(after, UnitVectors):
+                given = belief(f"given/{number}/{name}")
+                assert isinstance(given, UnitVectors)
+                beliefs[name] = Change(given, after)
+        out.contributions[number] = Contribution(beliefs, noise, of[number])
     if facts["before"] is not None:
         out.before = Before({name: belief(f"before/{name}") for name in names}, **facts["before"])
     return out

@@ -6,8 +6,9 @@ import copy
 import dataclasses
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,6 +26,10 @@ MOST, MOST_CONTRIBUTIONS = 10_000, 1_000
 _FORMERLY = {"taught": "contributions"}  # names of fields in older pickles
 # Of the precision before, in units of the last place: by so much it may seem to fall below the prior's.
 _ROUNDING = 8
+# The same of variances of vectors, whose precisions are found by inverses of what float32 has kept.
+_ROUNDING_OF_VECTORS = 1e-3
+# Bytes of vectors that are kept at most, unless it is said how many batches.
+_MOST_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +46,23 @@ class BatchRecord:
     forgotten: bool = False
 
 
+class Change(NamedTuple):
+    """What a batch has made of vectors: their ratio is computed when it is needed, it takes an inverse of each."""
+
+    given: UnitVectors  # before it, after filtering
+    after: UnitVectors
+
+
 @dataclasses.dataclass(frozen=True)
 class Contribution:
     """The contribution of a batch to the posterior: `forget` divides by it.
 
-    - `beliefs`: its posterior divided by its prior, by parameter.
+    - `beliefs`: its posterior divided by its prior, by parameter; of vectors both of them.
     - `noise`: by layer that learns its noise, the weight (measurements) and the squares that the batch added.
     - `statistics`: of its examples.
     """
 
-    beliefs: Beliefs
+    beliefs: dict[str, Gaussian | Change]
     noise: dict[str, tuple[float, float]]
     statistics: BatchStatistics
 
@@ -88,11 +100,18 @@ class History:
         self._aside: dict[int, BatchRecord] = {}
 
     @classmethod
-    def keeping(cls, record: bool | int) -> History:
-        """For `Learner(record=)`: keeps the contributions of no batches, of the last 1,000, or of so many."""
-        if isinstance(record, bool) or not record:
+    def keeping(cls, record: bool | int, beliefs: Mapping[str, Belief] | None = None) -> History:
+        """For `Learner(record=)`: keeps the contributions of no batches, of the last 1,000, or of so many.
+
+        **Arguments:** `beliefs`: of the parameters; of long vectors fewer than 1,000 are kept.
+        """
+        if not isinstance(record, bool) and record:
+            return cls(True, most_contributions=int(record))
+        vectors = [b for b in (beliefs or {}).values() if isinstance(b, UnitVectors)]
+        if not (record and vectors):
             return cls(bool(record))
-        return cls(True, most_contributions=int(record))
+        each = sum(np.asarray(leaf).nbytes for belief in vectors for leaf in jax.tree.leaves(belief))
+        return cls(True, most_contributions=min(MOST_CONTRIBUTIONS, max(1, _MOST_BYTES // each)))
 
     @property
     def keeps(self) -> bool | int:
@@ -146,7 +165,10 @@ class History:
         record = BatchRecord(self.count, *of, gained, self.record)
         if not self.record:
             return Entry(record, None, None, statistics)
-        ratios = {name: after[name] / given[name] for name in after}
+        ratios = {
+            name: Change(given[name], belief) if isinstance(belief, UnitVectors) else belief / given[name]
+            for name, belief in after.items()
+        }
         more = {n: (p.weight - noise[n].weight, p.squares - noise[n].squares) for n, p in learnt.items()}
         return Entry(record, Contribution(ratios, more, statistics), before, statistics)
 
@@ -205,11 +227,11 @@ class History:
             )
         contribution, out = self.contributions[batch], {}
         for name, belief in now.beliefs.items():
-            left = belief / contribution.beliefs[name]
-            least, lam = prior[name].lam, np.asarray(left.lam)
-            if not (lam >= least - _ROUNDING * np.finfo(lam.dtype).eps * np.asarray(belief.lam)).all():
-                raise ValueError(f"batch {batch} cannot be forgotten: '{name}' would be vaguer than its prior")
-            out[name] = Gaussian(left.eta, jnp.maximum(left.lam, least))
+            try:
+                out[name] = _divided(belief, contribution.beliefs[name], prior[name])
+            except ValueError:
+                vaguer = f"batch {batch} cannot be forgotten: '{name}' would be vaguer than its prior"
+                raise ValueError(vaguer) from None
         noise = {}
         for name, (weight, squares) in contribution.noise.items():
             rest = now.noise[name].weight - weight, now.noise[name].squares - squares
@@ -246,3 +268,19 @@ class History:
             self.before = None  # what was known before the last batch: that is a forgotten one now
         if batch > max(self._aside, default=0):
             self._aside = {}
+
+
+def _divided(belief: Belief, by: Gaussian | Change, prior: Belief) -> Belief:
+    """A belief without a contribution; a `ValueError` if it would be vaguer than the prior."""
+    if isinstance(by, Change):
+        assert isinstance(belief, UnitVectors)
+        rest = type(belief).merged([belief, by.given], by.after)
+        if not (rest.variance <= (1 + _ROUNDING_OF_VECTORS) * prior.variance).all():
+            raise ValueError("vaguer than its prior")
+        return rest
+    assert isinstance(belief, Gaussian) and isinstance(prior, Gaussian)
+    left, least = belief / by, prior.lam
+    lam = np.asarray(left.lam)
+    if not (lam >= least - _ROUNDING * np.finfo(lam.dtype).eps * np.asarray(belief.lam)).all():
+        raise ValueError("vaguer than its prior")
+    return Gaussian(left.eta, jnp.maximum(left.lam, least))

@@ -128,7 +128,8 @@ class Learner:
         learn from it, with a warning ("warn") or without ("learn"). `report.unusual` has the reasons. After a stream
         has changed so much, set `learner.unusual = "learn"`: what was learnt from is usual from then on.
     - `record`: keep the contributions of the last 1,000 batches (or of as many as given), two numbers a parameter
-        each, so that `forget` can divide the posterior by them.
+        each, so that `forget` can divide the posterior by them. Of vectors each keeps a belief: of the last batches that
+        fit a gigabyte.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
     - `seed`: of the random prior means, and of dropout and random schedules.
     """
@@ -210,10 +211,7 @@ class Learner:
             raise ValueError(f"record must be True, False or a number of batches up to {MOST:,}, got {record!r}")
         self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
         prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
-        vectors = [name for name, p in prior.items() if isinstance(p, UnitVectors)]
-        if record and vectors:
-            raise ValueError(f"record: batches cannot be divided out of '{vectors[0]}', whose units are vectors")
-        self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record)))
+        self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record, prior)))
         if self.noise and isinstance(iterations, int) and iterations < 2:
             raise ValueError("a network that learns its noise needs at least 2 iterations")
 
