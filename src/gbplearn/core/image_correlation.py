@@ -1,4 +1,4 @@
-"""Prior correlation of weights that look at an image: those of neighbouring pixels are alike."""
+"""Prior correlation of the weights of an image: those of neighbouring pixels are alike."""
 
 from __future__ import annotations
 

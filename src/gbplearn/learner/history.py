@@ -28,7 +28,7 @@ _FORMERLY = {"taught": "contributions"}  # names of fields in older pickles
 _ROUNDING = 8
 # The same of variances of vectors, whose precisions are found by inverses of what float32 has kept.
 _ROUNDING_OF_VECTORS = 1e-3
-# Bytes of vectors that are kept at most, unless it is said how many batches.
+# Bytes of vectors that are kept at most, unless users ask for a number of batches.
 _MOST_BYTES = 2**30
 
 
