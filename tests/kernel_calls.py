@@ -17,6 +17,7 @@ from gbplearn.engine.loop import iterate
 from gbplearn.engine.options import make_options
 from gbplearn.engine.state import empty_state
 from gbplearn.engine.undiagnosed import iterate_undiagnosed
+from gbplearn.kernels.cpu import calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,3 +89,12 @@ def calls_of(graph: gbp.FactorGraph, messages: str) -> list[FfiCall]:
     with recorded() as found:
         jax.eval_shape(both, problem, state)
     return found
+
+
+def calls_of_windows(images: int, places: int, units: int, outputs: int, numbers: int) -> list[FfiCall]:
+    """Those of a joint update with a layer of windows."""
+    n = images * places
+    shapes = (n, numbers), (n, units), (outputs, images, places, units)
+    with recorded() as out:
+        jax.eval_shape(calls.sensitivities, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes))
+    return out

@@ -24,7 +24,7 @@
 
 #include "xla/ffi/api/c_api.h"
 
-#define KERNELS(do) do(matrix_pooled) do(matrix_pooled_inputs) do(matrix_edges) do(tile_max) do(slices) do(many_outputs) do(chain)
+#define KERNELS(do) do(matrix_pooled) do(matrix_pooled_inputs) do(matrix_edges) do(tile_max) do(slices) do(many_outputs) do(sensitivities) do(chain)
 #define DECLARE(name) extern "C" XLA_FFI_Error* gbplearn_##name(XLA_FFI_CallFrame*);
 #define ENTRY(name) {"gbplearn_" #name, gbplearn_##name},
 KERNELS(DECLARE)

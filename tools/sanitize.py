@@ -78,7 +78,7 @@ def write_calls(path: Path) -> int:
     )
 
     import gbplearn as gbp
-    from kernel_calls import calls_of
+    from kernel_calls import calls_of, calls_of_windows
 
     if not gbp.native.status().on:
         raise SystemExit(f"{gbp.native.status()}: there are no calls to make")
@@ -102,6 +102,8 @@ def write_calls(path: Path) -> int:
         for mode in case.modes:
             for call in calls_of(case.graph(), mode) if case.kernels(mode) else []:
                 lines["\n".join(_as_text(call))] = None
+    for call in [*calls_of_windows(3, 4, 2, 3, 5), *calls_of_windows(70, 25, 33, 10, 26)]:
+        lines["\n".join(_as_text(call))] = None
     path.write_text("\n".join(lines) + "\n")
     return len(lines)
 

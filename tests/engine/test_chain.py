@@ -11,6 +11,7 @@ import gbplearn as gbp
 from gbplearn.core.sensitivity import FullSensitivity, RowSensitivity
 from gbplearn.core.vector import VectorGaussian
 from gbplearn.engine import chain
+from gbplearn.native import Build
 from gbplearn.network.vector_activations import VectorActivations, as_vectors, targets_of
 
 SHAPE = (6, 6, 2)
@@ -53,12 +54,14 @@ def test_outputs_are_those_of_a_forward_pass(posterior):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_sensitivities_are_derivatives():
+@pytest.mark.parametrize("build", [Build.BEST, Build.NONE])
+def test_sensitivities_are_derivatives(build):
     """Against JAX's own of the whole network; conv and dense keep them in different forms."""
     net, (x, _) = network(posterior="block"), images()
     links, beliefs = prepared(net)
     means = {n: b.mean for n, b in beliefs.items()}
-    found = chain.linearise(links, means, jnp.asarray(x)).sensitivities
+    with gbp.native.using(build):
+        found = chain.linearise(links, means, jnp.asarray(x)).sensitivities
     expected = jax.jacrev(lambda m: forward(net, links, m, jnp.asarray(x)))(means)
     assert isinstance(found["conv"], FullSensitivity)
     assert isinstance(found["dense"], RowSensitivity)

@@ -20,7 +20,7 @@ from gbplearn.kernels.cpu import calls
 from gbplearn.kernels.cpu.calls import KernelCall
 from gbplearn.kernels.cpu.library import HANDLERS, status_of
 from gbplearn.native import Build, KernelState
-from kernel_calls import FfiCall, calls_of
+from kernel_calls import FfiCall, calls_of, calls_of_windows
 
 sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 from table import CASES
@@ -34,6 +34,7 @@ LINES = {
     "gbplearn_tile_max": ("max", "per-edge"),
     "gbplearn_slices": ("slices, robust, in part unknown", "per-edge"),
     "gbplearn_many_outputs": ("softmax", "per-edge"),
+    "gbplearn_sensitivities": ("windows of a joint update", ""),  # no visit
     "gbplearn_chain": ("conv and max in one call", "pooled"),
 }
 INT32 = jnp.int32
@@ -62,7 +63,7 @@ def calls_and_names(build: Build, kernel: str) -> tuple[FfiCall, tuple[str, ...]
     with pytest.MonkeyPatch.context() as patch:
         for module in ("calls", "visits"):
             patch.setattr(f"gbplearn.kernels.cpu.{module}.call_now", note)
-        found = calls_of(CASES[name].graph(), mode)
+        found = calls_of(CASES[name].graph(), mode) if mode else calls_of_windows(3, 4, 2, 3, 5)
     names = dict(reversed(named)).get(kernel, ("made",))
     return next(call for call in found if call.kernel == kernel), names
 
@@ -199,6 +200,9 @@ def numbers(*values):
         ("gbplearn_slices", {"robust": np.int64(5)}, "attribute robust must be 0 to 4"),
         ("gbplearn_many_outputs", {"edges": numbers(0)}, "attribute edges must be positive"),
         ("gbplearn_many_outputs", {"edges": numbers(2, 1)}, "takes"),
+        ("gbplearn_sensitivities", {"places": np.int64(0)}, "attribute places must be positive"),
+        ("gbplearn_sensitivities", {"units": np.int64(3)}, "argument 1 (slope) must be float32 of shape"),
+        ("gbplearn_sensitivities", {"images": np.int64(2**62)}, "argument 0 (rows) must be float32 of shape"),
         ("gbplearn_chain", {"pieces": np.int64(3)}, "attribute pieces must divide the factors of every visit"),
         ("gbplearn_chain", {"visit0_kernel": np.int64(2)}, "attribute visit0_kernel must be 0 or 1"),
         ("gbplearn_chain", {"visit0_results": numbers(0)}, ", visit 0, "),

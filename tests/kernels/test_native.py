@@ -212,6 +212,44 @@ def test_several_measurements_a_factor(factors, outputs, shared, seed):
 
 
 @needs_kernels
+@given(
+    images=st.integers(1, 5),
+    places=st.integers(1, 9),
+    units=st.integers(1, 35),
+    outputs=st.integers(1, 4),
+    numbers=st.integers(1, 40),
+    share=st.sampled_from([0.0, 0.25, 1.0]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=40, deadline=None)
+def test_sensitivities_of_windows(images, places, units, outputs, numbers, share, seed):
+    """Against sums in double precision; of what comes down a share is not 0, in other places for each output."""
+    rng = np.random.default_rng(seed)
+    rows, slope = rng.standard_normal((images * places, numbers)), rng.standard_normal((images * places, units))
+    shape = outputs, images, places, units
+    down = np.where(rng.random(shape) < share, rng.standard_normal(shape), 0)
+    found = kernels().sensitivities(*(jnp.asarray(a, jnp.float32) for a in (rows, slope, down)))
+    assert found is not None
+    each, squares = np.zeros((images, outputs, units, numbers)), np.zeros((images, outputs, outputs))
+    for b in range(images):
+        for n in range(places):
+            at = b * places + n
+            for c in range(outputs):
+                each[b, c] -= np.outer(down[c, b, n] * slope[at], rows[at])
+                for d in range(outputs):
+                    squares[b, c, d] += down[c, b, n] @ down[d, b, n]
+    np.testing.assert_allclose(found[0], each, atol=2e-5)
+    np.testing.assert_allclose(found[1], squares, atol=2e-5 * (1 + units))
+
+
+@needs_kernels
+def test_sensitivities_of_other_numbers_are_left_to_xla():
+    single = jnp.zeros((4, 3)), jnp.zeros((4, 2)), jnp.zeros((2, 2, 2, 2))
+    assert kernels().sensitivities(*single) is not None
+    assert kernels().sensitivities(*(a.astype(jnp.int32) for a in single)) is None
+
+
+@needs_kernels
 def test_nan_does_not_crash(monkeypatch):
     rng = np.random.default_rng(2)
     for messages in ("pooled", "per-edge"):

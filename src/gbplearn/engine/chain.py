@@ -44,6 +44,7 @@ from scipy.linalg import get_lapack_funcs
 from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity, steps
 from ..factors.measurement import FactorKind
 from ..factors.operators import Operator, UnitRows
+from ..kernels.registry import kernels
 
 # Of a target that says nothing along some direction, the precision there: its root must be invertible.
 _LEAST = 1e-10
@@ -100,10 +101,12 @@ def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, sprea
     found: dict[str, Sensitivity] = {}
     for i in reversed(range(len(links))):
         link = links[i]
-        noise += link.variance * np.asarray(_squares(down))
         operators = _operators(link, inputs[i], _of(link, means), inputs[i + 1])
-        if link.parameters is not None:
-            found[link.parameters] = _sensitivity(operators[1], down, batch)
+        if link.parameters is None:
+            squares = _squares(down)
+        else:
+            found[link.parameters], squares = _sensitivity(operators[1], down, batch)
+        noise += link.variance * np.asarray(squares)
         if i or spread is not None:
             down = _back(operators[0], down)
     if spread is not None:
@@ -139,16 +142,22 @@ def _squares(down: Array) -> Float[Array, "b c c"]:
 
 
 @partial(jax.jit, static_argnums=2)
-def _sensitivity(operator: Any, down: Array, batch: int) -> Sensitivity:
+def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, Float[Array, "b c c"]]:
+    """With respect to the parameters of a layer, and `_squares(down)`."""
     if not isinstance(operator, UnitRows):
         raise TypeError("vector activations: the Jacobian of a layer must be that of vectors (UnitRows)")
     (n, p), units, classes = operator.rows.shape, operator.slope.shape[1], down.shape[0]
     places = n // batch
-    slopes = -down.reshape(classes, batch, places, units) * operator.slope.reshape(batch, places, units)
+    down = down.reshape(classes, batch, places, units)
+    if places > 1:
+        summed = kernels().sensitivities(operator.rows, operator.slope, down)
+        if summed is not None:
+            return FullSensitivity(summed[0]), summed[1]
+    slopes = -down * operator.slope.reshape(batch, places, units)
     if places == 1:
-        return RowSensitivity(operator.rows, jnp.swapaxes(slopes[:, :, 0], 0, 1))
+        return RowSensitivity(operator.rows, jnp.swapaxes(slopes[:, :, 0], 0, 1)), _squares(down)
     rows = operator.rows.reshape(batch, places, p)
-    return FullSensitivity(jnp.einsum("cbnu,bnp->bcup", slopes, rows))
+    return FullSensitivity(jnp.einsum("cbnu,bnp->bcup", slopes, rows)), _squares(down)
 
 
 class Predicted(NamedTuple):

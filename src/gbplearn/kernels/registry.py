@@ -130,6 +130,15 @@ class Kernels(abc.ABC):
     ) -> list[tuple[Array, Array]] | None:
         """`eta` and `lam` of each edge set of factors with several measurements; None if no kernel fits."""
 
+    @abc.abstractmethod
+    def sensitivities(self, rows: Array, slope: Array, down: Array) -> tuple[Array, Array] | None:
+        """How outputs move with the weights of windows, and the squares of `down`; None if no kernel fits.
+
+        **Arguments:** `rows (B N, p)`, `slope (B N, U)`, `down (C, B, N, U)`, of `B` images with `N` places each.
+
+        **Returns:** `-sum_n down slope rows`, `(B, C, U, p)`, and `sum_nu down down'`, `(B, C, C)`.
+        """
+
 
 class NoKernels(Kernels):
     """The kernels of a platform that has none."""
@@ -151,6 +160,9 @@ class NoKernels(Kernels):
         raise TypeError("this platform has no kernels to chain")
 
     def many_outputs(self, edges: Sequence[Any], residual: Array, covariance: Array, scale: Array | None) -> None:
+        """None."""
+
+    def sensitivities(self, rows: Array, slope: Array, down: Array) -> None:
         """None."""
 
 

@@ -278,7 +278,8 @@ def _divided(belief: Belief, by: Gaussian | Change, prior: Belief) -> Belief:
         if not (rest.variance <= (1 + _ROUNDING_OF_VECTORS) * prior.variance).all():
             raise ValueError("vaguer than its prior")
         return rest
-    assert isinstance(belief, Gaussian) and isinstance(prior, Gaussian)
+    assert isinstance(belief, Gaussian)
+    assert isinstance(prior, Gaussian)
     left, least = belief / by, prior.lam
     lam = np.asarray(left.lam)
     if not (lam >= least - _ROUNDING * np.finfo(lam.dtype).eps * np.asarray(belief.lam)).all():

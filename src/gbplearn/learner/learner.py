@@ -128,8 +128,8 @@ class Learner:
         learn from it, with a warning ("warn") or without ("learn"). `report.unusual` has the reasons. After a stream
         has changed so much, set `learner.unusual = "learn"`: what was learnt from is usual from then on.
     - `record`: keep the contributions of the last 1,000 batches (or of as many as given), two numbers a parameter
-        each, so that `forget` can divide the posterior by them. Of vectors each keeps a belief: of the last batches that
-        fit a gigabyte.
+        each, so that `forget` can divide the posterior by them. Of vectors each keeps a belief: of the last batches
+        that fit a gigabyte.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
     - `seed`: of the random prior means, and of dropout and random schedules.
     """

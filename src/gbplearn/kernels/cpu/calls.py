@@ -1,4 +1,4 @@
-"""Calls of native code by XLA's FFI, and the kernel for factors of several measurements."""
+"""Calls of native code by XLA's FFI, and the kernels that are no visits: parts of visits, and of joint updates."""
 
 from __future__ import annotations
 
@@ -107,3 +107,19 @@ def many_outputs(
     taken = {name: Argument(array) for name, array in arguments.items()}
     found = list(call_now(KernelCall("gbplearn_many_outputs", attributes, taken, (), reported)).values())
     return list(zip(found[0::2], found[1::2]))
+
+
+def sensitivities(rows: Array, slope: Array, down: Array) -> tuple[Array, Array] | None:
+    """Of windows `rows (B N, p)`, `slope (B N, U)` and `down (C, B, N, U)` what `sensitivities.cc` sums over places.
+
+    **Returns:** `each (B, C, U, p)` and `squares (B, C, C)`; None if they do not fit.
+    """
+    if any(a.dtype != jnp.float32 for a in (rows, slope, down)) or not available():
+        return None
+    (outputs, images, places, units), numbers = down.shape, rows.shape[1]
+    counts = {"images": images, "places": places, "units": units, "outputs": outputs, "numbers": numbers}
+    taken = {name: Argument(array) for name, array in (("rows", rows), ("slope", slope), ("down", down))}
+    reported = {"each": (images, outputs, units, numbers), "squares": (images, outputs, outputs)}
+    attributes = {name: size(n) for name, n in counts.items()}
+    found = call_now(KernelCall("gbplearn_sensitivities", attributes, taken, (), reported))
+    return found["each"], found["squares"]

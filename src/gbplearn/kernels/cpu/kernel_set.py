@@ -11,7 +11,7 @@ from ...engine.options import Options
 from ...engine.update import Edge
 from ...graph.problem import Problem
 from ..registry import Kernels
-from .calls import many_outputs
+from .calls import many_outputs, sensitivities
 from .chain import CpuChain, common_pieces
 from .library import BUILD_OF, Build, pinned, status
 
@@ -41,3 +41,7 @@ class CpuKernels(Kernels):
     ) -> list[tuple[Array, Array]] | None:
         """By `many_outputs.cc`."""
         return many_outputs(edges, residual, covariance, scale)
+
+    def sensitivities(self, rows: Array, slope: Array, down: Array) -> tuple[Array, Array] | None:
+        """By `sensitivities.cc`."""
+        return sensitivities(rows, slope, down)

@@ -25,6 +25,7 @@ HANDLERS = (
     "gbplearn_tile_max",
     "gbplearn_slices",
     "gbplearn_many_outputs",
+    "gbplearn_sensitivities",
     "gbplearn_chain",
 )
 
