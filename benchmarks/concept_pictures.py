@@ -263,6 +263,102 @@ def messages() -> Figure:
     return figure
 
 
+def capsule(ax: Axes, at, wide: float, label: str = "", kind: str = "variable", units: int = 0, high: float = 0.42):
+    """A vector variable: several numbers in one."""
+    (x, y), (face, edge) = at, FACES[kind]
+    ax.add_patch(
+        FancyBboxPatch(
+            (x - wide / 2, y - high / 2),
+            wide,
+            high,
+            boxstyle=f"round,pad=0,rounding_size={high / 2}",
+            facecolor=face,
+            edgecolor=edge,
+            linewidth=1.6,
+            zorder=3,
+        )
+    )
+    for n in range(units):
+        ax.add_patch(Circle((x + wide * ((n + 0.5) / units - 0.5) * 0.85, y), 0.06, facecolor=edge, zorder=4))
+    if label:
+        ax.text(x, y, label, ha="center", va="center_baseline", fontsize=12, zorder=4)
+    return np.asarray(at, float)
+
+
+def arrow(ax: Axes, start, end, colour: str = ORANGE) -> None:
+    """The way of a message."""
+    how = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", xy=end, xytext=start, arrowprops=how, zorder=5)
+
+
+def vectors() -> Figure:
+    """Four weights of a unit and three examples: as scalars, and as one vector."""
+    figure, ax = board(10.4, 4.5)
+    for middle, title, joint in ((-2.6, 'posterior="diagonal"', False), (2.6, 'posterior="block"', True)):
+        factors = [np.array(at) for at in row(-0.95, 3, 1.4, middle)]
+        weights = [np.array(at) for at in row(1.0, 4, 1.05, middle)]
+        if joint:
+            capsule(ax, (middle, 1.0), 4.0, "$w = (w_1, w_2, w_3, w_4)$", "parameter", high=0.6)
+        for n, at in enumerate(factors, 1):
+            factor(ax, at)
+            say(ax, at + np.array([0, -0.32]), f"example {n}", 9, GREY)
+            if not joint:
+                for w in weights:
+                    join(ax, w, at)
+                continue
+            top = np.array([middle + 0.9 * (n - 2), 0.7])
+            join(ax, top, at)
+            tag(ax, 0.5 * (top + at), f"$c_{n}, e_{n}$", ORANGE)
+        if not joint:
+            for n, at in enumerate(weights, 1):
+                variable(ax, at, f"$w_{n}$", "parameter")
+        say(ax, (middle, 1.85), title, 12)
+        kept = "two numbers an example,\na covariance of all weights" if joint else "two numbers an edge,\na variance a weight"
+        say(ax, (middle, -1.85), kept)
+    return figure
+
+
+def chains() -> Figure:
+    """Two examples as chains between the same parameters."""
+    figure, ax = board(9.8, 5.0)
+    heights = {"input": -1.75, "w1": -0.85, "h": 0.0, "w2": 0.85, "z": 1.6}
+    middle = {"w1": np.array([0.0, heights["w1"]]), "w2": np.array([0.0, heights["w2"]])}
+    for name, label in (("w1", "weights of layer 1"), ("w2", "weights of layer 2")):
+        capsule(ax, middle[name], 2.1, label, "parameter")
+    for side, number in ((-1, 1), (1, 2)):
+        x = 2.75 * side
+        capsule(ax, (x, heights["input"]), 1.9, kind="observed", units=7)
+        capsule(ax, (x, heights["h"]), 1.5, units=5)
+        capsule(ax, (x, heights["z"]), 1.0, units=3)
+        ends = {"w1": ("input", "h"), "w2": ("h", "z")}
+        for name, (low, high) in ends.items():
+            f = factor(ax, (x, heights[name]))
+            join(ax, [(x, heights[low] + 0.21), (x, heights[high] - 0.21)], f)
+            join(ax, (1.05 * side, heights[name]), f)
+        label = variable(ax, (x + 1.5 * side, heights["z"]), "$c$", "observed", 0.24)
+        f = factor(ax, (x + 0.9 * side, heights["z"]))
+        join(ax, [label, (x + 0.5 * side, heights["z"])], f)
+        out = x + 0.35 * side
+        arrow(ax, (out, heights["z"] - 0.3), (out, heights["h"] + 0.3))
+        arrow(ax, (out, heights["h"] - 0.3), (out, heights["input"] + 0.3))
+        say(ax, (x + 0.5 * side, -0.85), "what is\nobserved", 9.5, ORANGE, ha="left" if side > 0 else "right")
+        say(ax, (x, -2.2), f"example {number}", 10, GREY)
+    say(ax, (0, 0.0), "examples meet\nin the parameters only", 9.5, GREY)
+    say(ax, (0, 1.6), "logits: 3 numbers", 9.5, GREY)
+    return figure
+
+
+def categorical_observation() -> Figure:
+    figure, ax = board(4.8, 2.8)
+    f = factor(ax, (0.2, 0.0))
+    for n, at in enumerate(column(-1.5, 3), 1):
+        join(ax, variable(ax, at, f"$f_{n}$"), f)
+    join(ax, variable(ax, (1.6, 0.0), "$c$", "observed"), f)
+    say(ax, (0.3, -0.6), r"$-\log\,\mathrm{softmax}_c(f)$", 11)
+    say(ax, (1.6, -0.5), "class", 9.5, GREY)
+    return figure
+
+
 def letter(ax: Axes, at) -> None:
     """A message: an envelope."""
     x, y = at
@@ -300,7 +396,10 @@ PICTURES = (
     prior,
     gaussian_observation,
     softmax_observation,
+    categorical_observation,
     messages,
+    vectors,
+    chains,
 )
 
 
