@@ -313,7 +313,11 @@ def vectors() -> Figure:
             for n, at in enumerate(weights, 1):
                 variable(ax, at, f"$w_{n}$", "parameter")
         say(ax, (middle, 1.85), title, 12)
-        kept = "two numbers an example,\na covariance of all weights" if joint else "two numbers an edge,\na variance a weight"
+        kept = (
+            "two numbers an example,\na covariance of all weights"
+            if joint
+            else "two numbers an edge,\na variance a weight"
+        )
         say(ax, (middle, -1.85), kept)
     return figure
 

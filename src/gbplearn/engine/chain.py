@@ -41,6 +41,7 @@ from jax import Array
 from jaxtyping import Float
 from scipy.linalg import get_lapack_funcs
 
+from ..core.blas import one_blas_thread
 from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity, steps
 from ..factors.measurement import FactorKind
 from ..factors.operators import Operator, UnitRows
@@ -434,6 +435,7 @@ _WORSE = 1.0
 _HALVINGS = 6
 
 
+@one_blas_thread()
 @np.errstate(over="ignore", invalid="ignore")  # numbers that are not finite refuse the batch
 def update(
     links: Sequence[Link],
