@@ -42,6 +42,7 @@ TRIALS = {
     "adam": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
     "adam cosine": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
     "linear": [{"rate": rate, "steps": steps} for steps in STEPS for rate in RATES],
+    "adam cosine dense": [{"rate": rate, "steps": steps} for steps in (1, 3) for rate in (3e-4, 1e-3, 3e-3)],
     "kalman": [{"prior_std": s, "process_noise": q} for s in (0.01, 0.03, 0.1, 0.3, 1.0) for q in (0.0, 1e-4, 1e-3)],
     # Of the factor graph: what differs from the paper's standard deviations, and from the learner's defaults.
     # The last one but one was chosen; the last, one too many, was not looked at for that.
@@ -120,7 +121,8 @@ def learn_by_messages(method, chosen, data, order, val):
 
 
 def learn_otherwise(method, chosen, data, order, val):
-    model = baseline(method, chosen, -(-len(order) // BATCH))(data.train_x.shape[1:], SEED)
+    name, dense = method.removesuffix(" dense"), method.endswith("dense")
+    model = baseline(name, chosen, -(-len(order) // BATCH), dense)(data.train_x.shape[1:], SEED)
     for i in progress(range(0, len(order), BATCH), method):
         rows = order[i : i + BATCH]
         model.update(data.train_x[rows], data.train_y[rows])

@@ -51,6 +51,7 @@ def small(monkeypatch):
     """An experiment of seconds."""
     monkeypatch.setitem(image_settings.NETWORKS, "convolutional", small_network)
     monkeypatch.setitem(image_settings.CHOSEN, "digits", CHOSEN)
+    monkeypatch.setitem(image_settings.CHOSEN_DENSE, "digits", {"adam cosine": {"rate": 0.001}})
     monkeypatch.setattr(image_settings, "paper_classifier", small_network)
     return Small(examples=140, iterations=60, batch=20, compared=("adam", "kalman", "linear"))
 
@@ -134,6 +135,9 @@ def test_a_dense_graph_is_not_compared_with_a_convolutional_one(small):
     assert small.compared_with(0) == ["adam", "kalman", "linear"]
     assert small.compared_with(1) == ["adam", "linear"]
     assert dataclasses.replace(small, graph="dense").compared_with(0) == ["linear"]
+    wide = dataclasses.replace(small, graph="dense-vector", compared=("adam", "adam cosine", "kalman"))
+    assert wide.compared_with(0) == ["adam cosine"]
+    assert wide.settings()["compared"].keys() == {"adam cosine"}
     assert dataclasses.replace(small, compared_seeds=0).compared_with(0) == []
     with pytest.raises(ValueError, match=r"--examples must be 1437 or less for digits, got 2000"):
         dataclasses.replace(small, examples=2000).run_seed(0)

@@ -51,6 +51,11 @@ CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
+# The same with two hidden layers of 501 units.
+CHOSEN_DENSE: dict[str, dict[str, dict[str, Any]]] = {
+    data: {"adam cosine": {"rate": 0.001, "steps": 3}} for data in CHOSEN
+}
+
 Build = Callable[[Shape, int], Any]
 
 
@@ -61,7 +66,7 @@ def network(graph: str) -> Sequential:
     return NETWORKS[graph]()
 
 
-def baseline(name: str, chosen: dict[str, Any], batches: int) -> Build:
+def baseline(name: str, chosen: dict[str, Any], batches: int, dense: bool = False) -> Build:
     """How something to compare with is made, from the shape of an image and a seed.
 
     **Arguments:**
@@ -69,8 +74,10 @@ def baseline(name: str, chosen: dict[str, Any], batches: int) -> Build:
     - `name`: "adam", "adam cosine", "kalman", "linear".
     - `chosen`: its settings.
     - `batches`: of the pass, over which a step size falls.
+    - `dense`: with two hidden layers of 501 units in the place of the paper's network.
     """
-    net = Sequential(Dense(10), SoftmaxObservation()) if name == "linear" else paper_classifier()
+    deep = dense_classifier() if dense else paper_classifier()
+    net = Sequential(Dense(10), SoftmaxObservation()) if name == "linear" else deep
     how = {k: v for k, v in chosen.items() if k != "temperature"}
     if name == "kalman":
         return lambda shape, seed: DiagonalEKF(net, shape, seed=seed, **how)
@@ -78,6 +85,8 @@ def baseline(name: str, chosen: dict[str, Any], batches: int) -> Build:
     return lambda shape, seed: GradientClassifier(net, shape, falls_over=falls, seed=seed, **how)
 
 
-def baselines(data: str, batches: int) -> dict[str, tuple[Build, dict[str, Any]]]:
-    """All that a data set is compared with: how it is made, and its settings."""
-    return {name: (baseline(name, chosen, batches), chosen) for name, chosen in CHOSEN[data].items()}
+def baselines(data: str, batches: int, graph: str = "convolutional") -> dict[str, tuple[Build, dict[str, Any]]]:
+    """All that a data set and a graph are compared with: how it is made, and its settings."""
+    dense = graph == "dense-vector"
+    chosen = (CHOSEN_DENSE if dense else CHOSEN)[data]
+    return {name: (baseline(name, how, batches, dense), how) for name, how in chosen.items()}

@@ -77,7 +77,8 @@ class ImageStream(InParts):
     def settings(self) -> dict[str, Any]:
         """With the networks and what they are compared with."""
         own = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
-        others = {n: words for n, (_, words) in baselines(self.data, 1).items() if n in self.compared_with(0)}
+        known, names = baselines(self.data, 1, self.graph), self.compared_with(0)
+        others = {name: words for name, (_, words) in known.items() if name in names}
         return {**own, "compared": others}
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
@@ -109,8 +110,8 @@ class ImageStream(InParts):
         return SeedRun(seed, metrics, kept, cost=cost)
 
     def compared_with(self, seed: int) -> list[str]:
-        """What runs beside this seed; the others have the architecture of the convolutional network."""
-        kept = {"dense": ("linear",), "vector": (), "dense-vector": ()}.get(self.graph, self.compared)
+        """What runs beside this seed: what has the architecture of this graph, or is none."""
+        kept = {"dense": ("linear",), "vector": (), "dense-vector": ("adam cosine",)}.get(self.graph, self.compared)
         names = [n for n in self.compared if n in kept]
         return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
 
@@ -167,7 +168,7 @@ class ImageStream(InParts):
     ) -> dict[str, Any]:
         """One pass of something else over the same images in the same order."""
         batches = -(-len(order) // self.batch)
-        build, words = baselines(self.data, batches)[name]
+        build, words = baselines(self.data, batches, self.graph)[name]
         model = build(images.train_x.shape[1:], seed)
         read_outs, points, cpu, logits = set(points_of_curve(batches)), [], 0.0, np.zeros((0, 0))
         for number, start in enumerate(progress(range(0, len(order), self.batch), f"{name}, seed {seed}")):
