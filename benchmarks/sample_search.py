@@ -22,7 +22,7 @@ import numpy as np
 from gbplearn import cache_programs
 from gbplearn.apps import scores
 from gbplearn.apps.data.images import load_images
-from gbplearn.apps.experiments.one_pass import LINEAR, READ_OUT, REPLAY, check_method, learn
+from gbplearn.apps.experiments.one_pass import ALL_METHODS, LINEAR, READ_OUT, REPLAY, check_method, learn
 from gbplearn.apps.experiments.sample_settings import SEARCHED, SIZES, TRIALS, trials
 from gbplearn.apps.learning_curve import in_portions
 from gbplearn.apps.report.record import Clock, append_to_ledger, ledger_line, settings_hash

@@ -21,7 +21,7 @@ from .iterations import Iterations
 from .mnist import Mnist
 from .published import Published
 from .regression import Regression
-from .sample_efficiency import SampleEfficiency
+from .sample_efficiency import SampleEfficiency, SampleEfficiencyVectors
 from .stability import Stability
 from .variances import Variances
 from .video import Video, VideoAlpha
@@ -40,6 +40,7 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
         Cifar10,
         Published,
         SampleEfficiency,
+        SampleEfficiencyVectors,
         AsyncLayers,
         Iterations,
         Stability,

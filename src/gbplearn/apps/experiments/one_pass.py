@@ -25,13 +25,15 @@ BUFFERS = (0.003, 0.01, 0.03, 0.06, 0.1)
 REPLAY = {f"replay {100 * share:g} %": round(share * TRAINING_SET) for share in BUFFERS}
 
 GBP, ADAM, COSINE, CONVERGED, LINEAR = "gbp", "adam", "adam cosine", "cnn converged", "linear converged"
-VECTORS = "vectors"  # GBP with vector beliefs and activations; only up to 800 images
-STREAMS = (GBP, ADAM, *REPLAY, VECTORS)  # learn on, whatever the number of images will be
+# GBP with vector beliefs and activations, up to 800 images: settings of their own, or those of the experiment mnist.
+VECTORS, ONE_SETTING = "vectors", "vectors, one setting"
+STREAMS = (GBP, ADAM, *REPLAY, VECTORS, ONE_SETTING)  # learn on, whatever the number of images will be
 METHODS = (GBP, ADAM, *REPLAY, COSINE, LINEAR, CONVERGED)
-ALL_METHODS = (*METHODS, VECTORS)
+ALL_METHODS = (*METHODS, VECTORS, ONE_SETTING)
 READ_OUT = {
     GBP: "by messages, parameters fixed at their means",
     VECTORS: "by messages, parameters fixed at their means",
+    ONE_SETTING: "the same with the settings of the experiment mnist",
     ADAM: "no GBP: the same architecture, one pass of Adam",
     **{name: f"the same with a buffer of the last {size:,} images" for name, size in REPLAY.items()},
     COSINE: "one pass of Adam without a buffer, its step size falls like a cosine over the images of this size",
@@ -84,7 +86,7 @@ def learn(
 
 
 def _stream_learner(method: str, chosen: Mapping[str, Any], shape: tuple[int, ...], seed: int) -> Any:
-    if method == VECTORS:
+    if method in (VECTORS, ONE_SETTING):
         return Learner(vector_classifier(**chosen), shape, seed=seed)
     if method == GBP:
         net = paper_classifier(**{k: chosen[k] for k in _NETWORK if k in chosen})

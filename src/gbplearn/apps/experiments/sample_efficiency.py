@@ -23,7 +23,7 @@ from ..learning_curve import in_portions
 from ..report.record import Clock
 from .experiment import SeedRun, total_cost
 from .image_settings import BATCH
-from .one_pass import GBP, METHODS, READ_OUT, learn
+from .one_pass import GBP, METHODS, ONE_SETTING, READ_OUT, VECTORS, learn
 from .parts import InParts, Parts
 from .sample_figure import draw_samples
 from .sample_settings import CHOSEN, SIZES, Chosen, chosen_for
@@ -128,6 +128,17 @@ class SampleEfficiency(InParts):
     def draw(self, runs: Sequence[SeedRun]) -> Figure:
         """Accuracy and likelihood."""
         return draw_samples([r.metrics for r in runs], self.methods, self.sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleEfficiencyVectors(SampleEfficiency):
+    """The same with vector beliefs and activations, for few images: arguments as `SampleEfficiency`."""
+
+    methods: tuple[str, ...] = (VECTORS, ONE_SETTING)
+    sizes: tuple[int, ...] = tuple(size for size in SIZES if size <= 800)
+
+    name: ClassVar[str] = "sample-efficiency-vectors"
+    title: ClassVar[str] = "Sample efficiency on MNIST: vector beliefs"
 
 
 def _mean(values: np.ndarray, unit: str) -> str:

@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...show.figures import BLUE, GREEN, GREY, ORANGE
-from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, REPLAY, VECTORS
+from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, ONE_SETTING, REPLAY, VECTORS
 
 _BUFFERS = dict(zip(REPLAY, ((0.3, ":"), (0.45, ":"), (0.6, "-"), (0.8, "-"), (1.0, "-"))))
 _LINES = {
     GBP: ("GBP", BLUE, "-", 1.0, 2.5),
     VECTORS: ("GBP, vector beliefs", BLUE, "--", 1.0, 2.5),
+    ONE_SETTING: ("GBP, vector beliefs, one setting", BLUE, ":", 1.0, 2.0),
     LINEAR: ("linear, all images at once", GREY, "-", 1.0, 1.5),
     ADAM: ("Adam, one pass", ORANGE, "--", 1.0, 1.5),
     COSINE: ("Adam, falling step", ORANGE, ":", 1.0, 1.5),

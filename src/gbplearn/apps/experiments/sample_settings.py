@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, REPLAY, VECTORS, check_method
+from .one_pass import ADAM, CONVERGED, COSINE, GBP, LINEAR, ONE_SETTING, REPLAY, VECTORS, check_method
 
 SIZES = (50, 100, 200, 400, 800, 3200, 12800, 60000)
 TRIALS = 16
@@ -179,6 +179,8 @@ CHOSEN: Chosen = {
         3200: {"least_steps": 1500, "rate": 0.0091, "rounds": 5, "weight_decay": 0.56},
         12800: {"least_steps": 1500, "rate": 0.0085, "rounds": 5, "weight_decay": 0.09},
     },
+    "vectors": {400: {}},
+    ONE_SETTING: {400: {}},
 }
 
 
