@@ -66,7 +66,7 @@ def test_a_joint_update_keeps_the_diagonal_of_the_dense_posterior(shape, rows, s
     d = np.diag(r.uniform(0.5, 2, len(j)))
     gain = np.linalg.inv(np.linalg.inv(d) + j @ s @ j.T)
     alpha = r.standard_normal((batch, classes))
-    after = b.absorb(of, kept, gain, alpha)
+    after = b.absorb(of, kept, gain, alpha, jnp.asarray(b.moved(of, kept, alpha)))
     mean = np.asarray(b.mean, float).ravel() + s @ j.T @ alpha.ravel()
     np.testing.assert_allclose(np.asarray(after.mean).ravel(), mean, rtol=1e-3, atol=1e-3)
     axes = np.kron(np.asarray(b.unit_axes, float), np.asarray(b.axes, float))
@@ -85,7 +85,7 @@ def test_other_axes_are_those_of_what_was_absorbed_and_keep_variances_along_them
     b = belief(r, units, p, batches=3.0)  # the fourth finds them anew
     of = sensitivity(r, units, p, batch, classes, rows=True)
     nothing = np.zeros((batch * classes, batch * classes))
-    after = b.absorb(of, b.output_covariance(of)[1], nothing, np.zeros((batch, classes)))
+    after = b.absorb(of, b.output_covariance(of)[1], nothing, np.zeros((batch, classes)), b.mean)
     rows, slopes = np.asarray(of.rows, float), np.asarray(of.slopes, float).reshape(-1, units)
     for axes, moments in ((after.axes, rows.T @ rows), (after.unit_axes, slopes.T @ slopes)):
         u = np.asarray(axes, float)

@@ -56,12 +56,13 @@ class IndependentVectors(NamedTuple):
         kept: None,
         gain: np.ndarray,
         alpha: np.ndarray,
+        mean: Array,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
         contrasts: bool = False,
     ) -> IndependentVectors:
         """The belief after a joint update: of `V - V J' M J V` it keeps the diagonal.
 
-        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean.
+        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean, to `mean` (`moved`).
         """
         variance = np.asarray(self.variance, float)
         if isinstance(of, RowSensitivity):
@@ -71,6 +72,4 @@ class IndependentVectors(NamedTuple):
             j = np.asarray(of.by_unit(), float)
             known = np.einsum("unp,unp->up", j, np.matmul(gain, j))
         left = np.maximum(1 - variance * known, np.finfo(np.float32).eps)
-        return IndependentVectors(
-            jnp.asarray(self.moved(of, kept, alpha)), jnp.asarray(variance * left, self.variance.dtype)
-        )
+        return IndependentVectors(mean, jnp.asarray(variance * left, self.variance.dtype))

@@ -215,12 +215,13 @@ class RotatedGaussian(UnitVectors):
         kept: Any,
         gain: np.ndarray,
         alpha: np.ndarray,
+        mean: Array,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
         contrasts: bool = False,
     ) -> RotatedGaussian:
         """The belief after a joint update: of `S - S J' M J S` it keeps the diagonal along the axes.
 
-        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean.
+        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean, to `mean` (`moved`).
         """
         spread = np.asarray(self.spread)
         left = np.clip(1 - spread * self._known(kept, gain.astype(spread.dtype)), _LEAST, 1).astype(float)
@@ -229,7 +230,7 @@ class RotatedGaussian(UnitVectors):
         of_slopes, of_rows = _second_moments(of)
         new = dataclasses.replace(
             self,
-            mean=jnp.asarray(self.moved(of, kept, alpha)),
+            mean=mean,
             spread=jnp.asarray(spread * left, self.dtype),
             slopes=jnp.asarray(np.asarray(self.slopes) + of_slopes, self.dtype),
             rows=jnp.asarray(np.asarray(self.rows) + of_rows, self.dtype),

@@ -110,12 +110,14 @@ class UnitVectors(eqx.Module):
         kept: Any,
         gain: np.ndarray,
         alpha: np.ndarray,
+        mean: Array,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
         contrasts: bool = False,
     ) -> UnitVectors:
         """The belief after a joint update: what the family keeps of `S - S J' M J S`.
 
-        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean; `without`: of the covariance that a unit
-        gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
+        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean, to `mean` (`moved`); `without`: of
+        the covariance that a unit gives the outputs, the precision of what all else says of them. With it small
+        variances keep their digits.
         `contrasts`: whether the units are the outputs, and a shift of them all says nothing.
         """

@@ -287,13 +287,15 @@ class VectorGaussian(UnitVectors):
         kept: Kept,
         gain: np.ndarray,
         alpha: np.ndarray,
+        mean: Array,
         without: Callable[[np.ndarray], np.ndarray] | None = None,
         contrasts: bool = False,
     ) -> VectorGaussian:
         """The belief after a joint update. Where a covariance is shared it is the mean of those of the units.
 
-        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean; `without`: of the covariance that a unit
-        gives the outputs, the precision of what all else says of them. With it small variances keep their digits.
+        **Arguments:** `gain`: `M (n, n)`; `alpha (B, C)`: what moves the mean, to `mean` (`moved`); `without`: of
+        the covariance that a unit gives the outputs, the precision of what all else says of them. With it small
+        variances keep their digits.
         `contrasts`: whether the units are the outputs, and a shift of them all says nothing: then where a covariance is
         shared it is the mean over the contrasts of the units.
         """
@@ -317,7 +319,7 @@ class VectorGaussian(UnitVectors):
             on_rows = _on_rows(of, alpha)
             moved = float(np.sum(np.matmul(kept.k, on_rows[..., None])[..., 0] * on_rows))
         gained = 0.5 * (spread + moved)
-        return VectorGaussian(jnp.asarray(self.moved(of, kept, alpha)), new, gained)
+        return VectorGaussian(mean, new, gained)
 
     def _message(
         self, of: Sensitivity, kept: Kept, unit: int, without: Callable[[np.ndarray], np.ndarray]

@@ -492,7 +492,7 @@ def update(
         if after <= before + most:
             without = joint.gain_without if precise else None
             new = {
-                n: b.absorb(of, k, gain, joint.alpha, without, not targets.shift and _are_outputs(of))
+                n: b.absorb(of, k, gain, joint.alpha, means[n], without, not targets.shift and _are_outputs(of))
                 for n, (b, of, k) in parts.items()
             }
             noise = None

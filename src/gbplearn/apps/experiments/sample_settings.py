@@ -179,7 +179,9 @@ CHOSEN: Chosen = {
         3200: {"least_steps": 1500, "rate": 0.0091, "rounds": 5, "weight_decay": 0.56},
         12800: {"least_steps": 1500, "rate": 0.0085, "rounds": 5, "weight_decay": 0.09},
     },
-    "vectors": {400: {}},
+    "vectors": {
+        400: {"dense_prior": 0.42, "filter_init": 0.75, "filter_prior": 0.18, "length_scale": 2.0, "logit_prior": 20.0}
+    },
     ONE_SETTING: {400: {}},
 }
 
