@@ -180,7 +180,7 @@ CHOSEN: Chosen = {
         12800: {"least_steps": 1500, "rate": 0.0085, "rounds": 5, "weight_decay": 0.09},
     },
     "vectors": {
-        400: {"dense_prior": 0.42, "filter_init": 0.75, "filter_prior": 0.18, "length_scale": 2.0, "logit_prior": 20.0}
+        400: {"dense_prior": 0.62, "filter_init": 0.43, "filter_prior": 0.1, "length_scale": 3.0, "logit_prior": 20.0}
     },
     ONE_SETTING: {400: {}},
 }
