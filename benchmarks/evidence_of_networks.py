@@ -33,8 +33,8 @@ def candidates(data: str) -> dict[str, gbp.Sequential]:
     def of(**changes) -> gbp.Sequential:
         return gbp.Sequential(first, pool, dataclasses.replace(head, **changes), classes)
 
-    scalars = [dataclasses.replace(layer, posterior="diagonal") for layer in (first, head)]
-    scalars[1] = dataclasses.replace(head, posterior="diagonal", length_scale=None)
+    scalars = [dataclasses.replace(first, posterior="diagonal")]
+    scalars.append(dataclasses.replace(head, posterior="diagonal", length_scale=None))
     return {
         "as it is": usual,
         "weights of the head / 5": of(weight_prior=head.weight_prior / 5),

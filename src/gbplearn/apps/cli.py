@@ -76,6 +76,7 @@ class RunExperiment:
             "cifar10",
             "published",
             "sample-efficiency",
+            "sample-efficiency-vectors",
             "async",
             "iterations",
             "stability",
