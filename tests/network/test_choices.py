@@ -20,7 +20,8 @@ def families(net, shape):
         ((gbp.Conv2D(4, kernel=3), gbp.MaxPool2D(2), gbp.Dense(10)), (8, 8, 1), ["block", "shared"]),
         ((gbp.Conv2D(4, kernel=3), gbp.Dense(20), gbp.Dense(10)), (8, 8, 60), ["rotated", "rotated", "shared"]),
         ((gbp.Dense(20), gbp.Dense(10, posterior="block")), (9,), ["rotated", "block"]),
-        ((gbp.Dense(10),), (7000,), ["rotated"]),
+        ((gbp.Dense(10),), (7000,), ["diagonal"]),
+        ((gbp.Dense(10, length_scale=1.0),), (70, 100, 1), ["rotated"]),
     ],
 )
 def test_a_family_for_each_layer_that_leaves_it_to_us(layers, shape, chosen):

@@ -47,7 +47,8 @@ from ..factors.measurement import FactorKind
 from ..factors.operators import Operator, UnitRows
 from ..kernels.registry import kernels
 
-# Of a target that says nothing along some direction, the precision there: its root must be invertible.
+# Of a target that says nothing along some direction, the precision there, as a part of its largest: its root must be
+# invertible.
 _LEAST = 1e-10
 _potrf, _trtri = get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 _TINY, _REFINEMENTS = 1e-30, 2
@@ -260,7 +261,7 @@ class Joint(NamedTuple):
     def of(cls, start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray) -> Joint:
         """Solve for them."""
         values, vectors = np.linalg.eigh(d)
-        scale = np.sqrt(np.maximum(values, _LEAST * (values[:, -1:] > 0)))
+        scale = np.sqrt(np.maximum(values, _LEAST * np.maximum(values[:, -1:], 0)))
         root, back = vectors * scale[:, None, :], np.swapaxes(vectors, 1, 2)
         root_inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)[..., None] * back
         pull = e - np.einsum("bcd,bd->bc", d, start)
@@ -460,7 +461,11 @@ def update(
     if not np.isfinite(covariance).all():
         return Updated(None, None, math.nan, 0)
     if not isinstance(targets, Targets):
-        learnt, targets = targets, targets.at_rest(start, covariance, held, weight)
+        learnt = targets
+        try:
+            targets = learnt.at_rest(start, covariance, held, weight)
+        except np.linalg.LinAlgError:
+            return Updated(None, None, math.nan, 0)
     risk = targets.largest * max(weight.max(), 1.0) * _alone(covariance, start.shape[1]).max()
     precise = risk * jnp.finfo(x.dtype).eps > _ROUNDING
     if precise:
@@ -469,7 +474,10 @@ def update(
     if not np.isin(weight, (0, 1)).all():  # two like it would have noise of their own
         covariance = _with_noise(covariance, linear.noise, own - 1)
     if learnt is not None:
-        targets = learnt.at_rest(start, covariance, held, weight)
+        try:
+            targets = learnt.at_rest(start, covariance, held, weight)
+        except np.linalg.LinAlgError:
+            return Updated(None, None, math.nan, 0)
 
     def energy(outputs: Any) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
@@ -491,10 +499,13 @@ def update(
         after = energy(outputs)
         if after <= before + most:
             without = joint.gain_without if precise else None
-            new = {
-                n: b.absorb(of, k, gain, joint.alpha, means[n], without, not targets.shift and _are_outputs(of))
-                for n, (b, of, k) in parts.items()
-            }
+            try:
+                new = {
+                    n: b.absorb(of, k, gain, joint.alpha, means[n], without, not targets.shift and _are_outputs(of))
+                    for n, (b, of, k) in parts.items()
+                }
+            except np.linalg.LinAlgError:
+                return Updated(None, conditioned, after, halved)
             noise = None
             if learnt is not None:
                 # Where layers are not linear so far, outputs are off by as much as they are at the new parameters.

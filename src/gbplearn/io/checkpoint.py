@@ -18,6 +18,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import get_lapack_funcs
 
 from ..core.files import write_whole
 from ..core.forked import check_not_forked
@@ -46,8 +47,10 @@ FORMAT = 3
 _PARTS: dict[type, tuple[str, ...]] = {
     Gaussian: ("eta", "lam"),
     VectorGaussian: ("root", "mean"),
-    RotatedGaussian: ("spread", "mean", "unit_axes", "axes", "slopes", "rows", "batches"),
+    RotatedGaussian: ("spread", "mean", "unit_axes", "axes", "prior_root", "slopes", "rows", "batches"),
 }
+(_getrf,) = get_lapack_funcs(("getrf",), dtype=np.float64)
+_SINGULAR = 1e-14  # pivots of a root that are smaller, as a part of the largest, are rounding
 _UPRIGHT = 1e-3  # axes that are further from being orthogonal are none
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
@@ -363,7 +366,7 @@ def _expected(
         if of.posterior == "rotated":
             units, p = of.shape
             shapes = {"mean": (units, p), "unit_axes": (units, units), "axes": (p, p)}
-            shapes |= {"slopes": (units, units), "rows": (p, p)}
+            shapes |= {"prior_root": (p, p), "slopes": (units, units), "rows": (p, p)}
             for part, s in shapes.items():
                 out[f"{name}/{part}"] = Expected((_DTYPES[limits.dtype],), s, -limits.largest, limits.largest)
             most = 1 / limits.precisions[0]
@@ -393,9 +396,24 @@ def _check_means(tensors: Mapping[str, np.ndarray], limits: Limits) -> None:
         if not sound.all():
             raise ValueError(f"{name} is no proper belief: its mean or its variance is too large")
     for name in (n.removesuffix("/root") for n in tensors if n.endswith("/root")):
-        if not (_moments(tensors, name)[1] > 0).all():
-            raise ValueError(f"{name} is no proper belief: a number of it has no variance")
-    for name in (n for n in tensors if n.endswith(("/axes", "/unit_axes"))):
-        axes = tensors[name].astype(np.float64)
-        if not np.abs(axes.T @ axes - np.eye(len(axes))).max() < _UPRIGHT:
-            raise ValueError(f"{name} is no proper belief: its axes are not at right angles")
+        _check_variances(name, _moments(tensors, name)[1], limits)
+        for root in tensors[f"{name}/root"]:
+            sizes = np.abs(np.diagonal(_getrf(root.astype(np.float64))[0]))
+            if not sizes.min() > _SINGULAR * sizes.max():
+                raise ValueError(f"{name} is no proper belief: its covariance is singular")
+    for name in (n.removesuffix("/unit_axes") for n in tensors if n.endswith("/unit_axes")):
+        parts = (tensors[f"{name}/{part}"] for part in ("prior_root", "axes", "unit_axes"))
+        root, inputs, units = (a.astype(np.float64) for a in parts)
+        _check_variances(name, _moments(tensors, name)[1], limits)
+        for axes in (units, np.linalg.solve(root, inputs)):
+            if not np.abs(axes.T @ axes - np.eye(len(axes))).max() < _UPRIGHT:
+                raise ValueError(f"{name} is no proper belief: its axes are not at right angles")
+
+
+def _check_variances(name: str, std: np.ndarray, limits: Limits) -> None:
+    """Raise unless each number has a variance that a density may have."""
+    least, most = limits.precisions
+    with np.errstate(over="ignore", divide="ignore"):
+        precision = std.astype(np.float64) ** -2
+    if not ((precision >= least) & (precision <= most)).all():
+        raise ValueError(f"{name} is no proper belief: a number of it has no variance, or none that is finite")

@@ -12,7 +12,19 @@ import numpy as np
 from .values import is_number, is_whole
 
 # Standard deviations and the like: their squares are divided by.
-_SCALES = ("sigma", "std", "prior", "weight_prior", "bias_prior", "start", "threshold", "input_sigma", "forgetting")
+_SCALES = (
+    "sigma",
+    "std",
+    "prior",
+    "weight_prior",
+    "bias_prior",
+    "start",
+    "threshold",
+    "input_sigma",
+    "forgetting",
+    "gain",
+    "length_scale",
+)
 
 
 class Limits:

@@ -91,6 +91,7 @@ class History:
 
     def __init__(self, record: bool, most: int = MOST, most_contributions: int = MOST_CONTRIBUTIONS):
         self.record, self.most, self.most_contributions = record, most, most_contributions
+        self.fits = False  # whether so many are kept as there is room for: users gave no number
         self.count = 0  # the number of the next batch
         self.entries: deque[BatchRecord] = deque(maxlen=most)
         self.contributions: dict[int, Contribution] = {}
@@ -108,15 +109,17 @@ class History:
         if not isinstance(record, bool) and record:
             return cls(True, most_contributions=int(record))
         vectors = [b for b in (beliefs or {}).values() if isinstance(b, UnitVectors)]
-        if not (record and vectors):
-            return cls(bool(record))
-        each = sum(np.asarray(leaf).nbytes for belief in vectors for leaf in jax.tree.leaves(belief))
-        return cls(True, most_contributions=min(MOST_CONTRIBUTIONS, max(1, _MOST_BYTES // each)))
+        # Of each batch two beliefs, which it may share with those before and after it.
+        each = 2 * sum(np.asarray(leaf).nbytes for belief in vectors for leaf in jax.tree.leaves(belief))
+        most = min(MOST_CONTRIBUTIONS, max(1, _MOST_BYTES // each)) if each else MOST_CONTRIBUTIONS
+        out = cls(bool(record), most_contributions=most)
+        out.fits = True
+        return out
 
     @property
     def keeps(self) -> bool | int:
         """The argument of `keeping`."""
-        return self.record if self.most_contributions == MOST_CONTRIBUTIONS else self.record and self.most_contributions
+        return self.record if self.fits else self.record and self.most_contributions
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a pickle; older ones have fewer fields, and other names for some."""
@@ -126,8 +129,9 @@ class History:
             "statistics": BatchStatistics(),
             "most": MOST,
             "most_contributions": MOST_CONTRIBUTIONS,
+            "fits": False,
         }
-        self.__dict__.update(new | {_FORMERLY.get(name, name): value for name, value in state.items()})
+        self.__dict__.update(new | state)
 
     def copy(self) -> History:
         """The same records, which then go different ways."""

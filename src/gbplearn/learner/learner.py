@@ -188,13 +188,12 @@ class Learner:
         odd = [name for name, value in given.items() if value is not None]
         usual = {"dropout": (dropout, 0.0), "messages": (messages, "auto"), "guard": (guard, True)}
         odd += [name for name, (value, default) in usual.items() if value != default]
-        odd += ["record"] * bool(record)
         if activations not in ("auto", *ACTIVATIONS):
             choices = ", ".join(map(repr, ("auto", *ACTIVATIONS)))
             raise ValueError(f"activations must be one of {choices}, got {activations!r}")
         self.activations = choose_activations(net, self.input_shape, odd) if activations == "auto" else activations
         if self.activations == "vector":
-            if odd and odd[0] != "record":
+            if odd:
                 raise ValueError(f"vector activations take no {odd[0]}")
             check_whole("Learner", iterations=iterations)
             if tolerance is not None and not (isinstance(tolerance, (int, float)) and tolerance >= 0):

@@ -104,6 +104,7 @@ def _merged_learners(learners: list[Learner]) -> Learner:
     out = copy.copy(first)
     out.options, states = dict(first.options), [learner.state for learner in learners]
     history = History(states[0].history.record, states[0].history.most, states[0].history.most_contributions)
+    history.fits = states[0].history.fits
     history.begin_with(joined(state.history.statistics for state in states))
     out.restore(
         LearnerState(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.gaussian import Gaussian
 from ..core.unit_vectors import UnitVectors
-from ..core.vector import Belief
+from ..core.vector import Belief, VectorGaussian
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +72,7 @@ class Posterior(Mapping[str, Belief]):
 
 
 def _vector_kl(belief: UnitVectors, other: UnitVectors) -> float:
-    return max(0.0, float(belief.kl(other).sum()))  # below 0 by rounding
+    return float(np.maximum(0.0, belief.kl(other).sum()))  # below 0 by rounding; NaN stays
 
 
 def check_same_parameters(several: list[Mapping[str, Belief]]) -> None:
@@ -86,7 +85,14 @@ def check_same_parameters(several: list[Mapping[str, Belief]]) -> None:
         for name, belief in first.items():
             if other[name].shape != belief.shape:
                 raise ValueError(f"'{name}' has shape {belief.shape} in one and {other[name].shape} in another")
-            if type(other[name]) is not type(belief) or (
-                isinstance(belief, Gaussian) and other[name].family != belief.family
-            ):
-                raise ValueError(f"'{name}' is of scalars in one and of blocks in another")
+            if _kept_by(belief) != _kept_by(other[name]):
+                raise ValueError(f"of '{name}' one keeps {_kept_by(belief)}, another {_kept_by(other[name])}")
+
+
+def _kept_by(belief: Belief) -> str:
+    """What a family of beliefs keeps, as users read it."""
+    if isinstance(belief, VectorGaussian):
+        return "one covariance for all units" if belief.shared else "a covariance for each unit"
+    if isinstance(belief, UnitVectors):
+        return "variances along axes"
+    return "a variance for each number" if belief.family.scalar else "blocks"

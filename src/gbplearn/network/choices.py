@@ -1,7 +1,8 @@
 """What "auto" stands for: which activations a learner has, and what beliefs keep of each layer's weights.
 
 With vector activations filters are blocks as long as these are small; the last layer has one covariance for its units,
-if its inputs are not too many; all other layers keep variances along their principal axes. Measurements:
+if its inputs are not too many; all other layers keep variances along their principal axes, or of each weight where it
+would take minutes to find these. Measurements:
 `docs/concepts/vectors.md`.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 from ..factors.operators import Shape
 from ..layers.categorical import CategoricalObservation
 from ..layers.dense import Dense
+from ..layers.layer import of_vectors
 from .places import INPUT
 from .sequential import Sequential
 from .vector_activations import links_of
@@ -46,14 +48,17 @@ def choose_posteriors(net: Sequential, shape: Shape) -> Sequential:
         layer: Any = place.layer
         if getattr(layer, "posterior", None) == "auto":
             weight = next(iter(layer.parameters(shapes[before]).values()))
-            inputs = math.prod(weight.shape[:-1])
-            layer = dataclasses.replace(layer, posterior=_family(isinstance(layer, Dense), i == last, inputs))
+            inputs = weight.shape[-1] - 1 if of_vectors(weight.posterior) else math.prod(weight.shape[:-1])
+            layer = dataclasses.replace(layer, posterior=_family(layer, i == last, inputs))
         layers.append(layer)
         before = place.variable
     return net if all(a is b for a, b in zip(layers, net.layers)) else Sequential(*layers, input_shape=net.input_shape)
 
 
-def _family(dense: bool, last: bool, inputs: int) -> str:
+def _family(layer: Any, last: bool, inputs: int) -> str:
+    dense, alike = isinstance(layer, Dense), getattr(layer, "length_scale", None) is not None
+    if inputs > _LONGEST_ROW:
+        return "rotated" if alike else "diagonal"
     if dense and last:
-        return "shared" if inputs <= _LONGEST_ROW else "rotated"
+        return "shared"
     return "block" if not dense and inputs <= _LONGEST_FILTER else "rotated"

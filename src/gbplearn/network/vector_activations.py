@@ -17,7 +17,7 @@ from ..core.gaussian import Gaussian
 from ..core.independent import IndependentVectors
 from ..core.noise import LearnNoise
 from ..core.unit_vectors import UnitVectors
-from ..core.vector import Belief
+from ..core.vector import Belief, VectorGaussian
 from ..engine import chain
 from ..engine.chain_newton import Mode, most_probable
 from ..engine.chain_noise import LearntNoiseTargets, value_targets
@@ -242,7 +242,7 @@ class VectorActivations:
         input_prior: Gaussian | None = None,
     ):
         self.net, self.dtype = net, dtype
-        self.links = links_of(net.places, net.shapes(input_shape))
+        self.links, self._input_shape = links_of(net.places, net.shapes(input_shape)), input_shape
         first = net.layers[0]
         self._input_sigma = float(first.sigma) if isinstance(first, GaussianObservation) else input_sigma  # pyright: ignore
         self._input_prior = default_input_prior() if input_prior is None else input_prior
@@ -265,7 +265,18 @@ class VectorActivations:
         outputs = self.links[-1].shape[0] * examples
         widths = sum(math.prod(link.shape) for link in self.links)
         units = max(link.shape[-1] for link in self.links if link.parameters is not None)
-        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * 6 * outputs * widths
+        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * (6 * outputs * widths + self._kept(examples))
+
+    def _kept(self, examples: int) -> int:
+        """Numbers of the beliefs, of what replaces them, and of what is needed on the way."""
+        total = 0
+        for parameter in self.net.parameters(self._input_shape).values():
+            units, p = math.prod(parameter.shape[:-1]), parameter.shape[-1]
+            if parameter.posterior == "rotated":
+                total += 4 * p**2 + 3 * examples**2 // 2 * p
+            elif of_vectors(parameter.posterior):
+                total += 5 * p**2 * (units if parameter.posterior == "block" else 1)
+        return total
 
     def _inputs(self, batch: Batch) -> tuple[Array, Array | None]:
         """The inputs' means and variances; None if all are known exactly."""
@@ -334,8 +345,8 @@ class VectorActivations:
         head, vectors = self.net.places[-1], as_vectors(beliefs, self.links, self.dtype)
         assert isinstance(head.layer, Observation)
         targets = targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name))
-        if not isinstance(targets, LearntNoiseTargets) or any(
-            isinstance(b, IndependentVectors) for b in vectors.values()
+        if not isinstance(targets, LearntNoiseTargets) or not all(
+            isinstance(b, VectorGaussian) for b in vectors.values()
         ):
             raise ValueError(
                 "most_probable needs layers with posterior='block' or 'shared', and a head that learns noise"
