@@ -95,7 +95,17 @@ TRIALS = {
         {"filter_prior": 0.5},
         {"filter_init": 0.4},
     ],
-    "dense vector": [{}, {"last_prior": 0.1}, {"last_prior": 1.0}, {"gain": 1.0}, {"logit_prior": 50.0}],
+    "dense vector": [
+        {},
+        {"last_prior": 0.1},
+        {"last_prior": 1.0},
+        {"gain": 1.0},
+        {"logit_prior": 50.0},
+        {"bias_prior": 0.5},
+        {"gain": 4.0},
+        {"length_scale": 4.0},
+        {"length_scale": 1.0},
+    ],
 }
 
 

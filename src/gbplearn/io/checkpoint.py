@@ -165,7 +165,7 @@ def _moments(tensors: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, 
     if f"{name}/spread" in tensors:
         spread, unit_axes, axes = (tensors[f"{name}/{part}"] for part in ("spread", "unit_axes", "axes"))
         return mean, np.sqrt(unit_axes**2 @ spread @ (axes**2).T)
-    root = tensors[f"{name}/root"]
+    root = tensors[f"{name}/root"].astype(np.float64)
     return mean, np.broadcast_to(np.sqrt((root**2).sum(-1)), mean.shape)
 
 

@@ -95,6 +95,7 @@ def dense_vector_classifier(
     *,
     gain: float = 2.0,
     length_scale: float | None = 2.0,
+    bias_prior: float = 0.1,
     last_prior: float = 0.3,
     logit_prior: float = 30.0,
 ) -> Sequential:
@@ -105,6 +106,7 @@ def dense_vector_classifier(
     **Arguments:**
 
     - `gain`: of the hidden layers, as `gbp.Dense`; `length_scale`: of the first, in pixels.
+    - `bias_prior`: standard deviation of all biases.
     - `last_prior`: standard deviation of the weights of the last layer, whose prior means are 0; `logit_prior`: of the
         outputs.
     """
@@ -114,12 +116,14 @@ def dense_vector_classifier(
             "leaky_relu",
             weight_prior=None,
             gain=gain,
-            bias_prior=0.1,
+            bias_prior=bias_prior,
             length_scale=length_scale,
             posterior="rotated",
         ),
-        Dense(width, "leaky_relu", weight_prior=None, gain=gain, bias_prior=0.1, posterior="rotated"),
-        Dense(10, weight_prior=last_prior, bias_prior=0.1, prior=logit_prior, weight_init=0.0, posterior="rotated"),
+        Dense(width, "leaky_relu", weight_prior=None, gain=gain, bias_prior=bias_prior, posterior="rotated"),
+        Dense(
+            10, weight_prior=last_prior, bias_prior=bias_prior, prior=logit_prior, weight_init=0.0, posterior="rotated"
+        ),
         CategoricalObservation(),
     )
 
