@@ -87,6 +87,7 @@ def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monke
         (["--seed", "1", "--resume"], "--seed 0, not 1"),
         (["--iterations", "6", "--resume"], "--iterations 60, not 6"),
         (["--data", "mnist", "--resume"], "--data digits, not mnist"),
+        (["--published", "--resume"], "it was trained without --published"),
         ([], "--resume"),
     ):
         assert cli.main([*WORDS, "--checkpoint", str(whole), *words]) == 2

@@ -57,6 +57,7 @@ class Training:
     images_used: int
     curve: Curve
     checkpoint: Path | None = None
+    published: bool = False  # as `network`
 
     def learn(self, label: str) -> None:
         """Go through the training images.
@@ -80,7 +81,8 @@ class Training:
             self._save(kept, note)
 
     def _note(self, images_used: int) -> dict[str, Any]:
-        return {"data": self.data, "batch": self.batch, "seen": images_used, **self.curve.note()}
+        own = {"data": self.data, "batch": self.batch, "published": self.published, "seen": images_used}
+        return {**own, **self.curve.note()}
 
     def _save(self, learner: Learner, note: dict[str, Any]) -> None:
         if self.checkpoint is not None:
@@ -122,7 +124,7 @@ def prepare(
     learner, images_used = None, 0
     if resume and checkpoint is not None:
         learner = load(checkpoint)
-        images_used = _check_same(learner, checkpoint, {"data": data, "batch": batch}, iterations, seed)
+        images_used = _check_same(learner, checkpoint, {"data": data, "batch": batch}, iterations, seed, published)
     images = load_images(data, folder)
     count = len(images.train_y)
     if examples is not None and examples > count:
@@ -136,16 +138,21 @@ def prepare(
         learner = Learner(network(shape, published), shape, iterations=iterations, seed=seed)
     order = np.random.default_rng(seed).permutation(count)[:examples]
     curve = Curve(images, batch, -(-len(order) // batch), learner.note)
-    return Training(learner, data, images, order, batch, images_used, curve, checkpoint)
+    return Training(learner, data, images, order, batch, images_used, curve, checkpoint, published)
 
 
-def _check_same(learner: Learner, path: Path, note: dict[str, str | int], iterations: int, seed: int) -> int:
+def _check_same(
+    learner: Learner, path: Path, note: dict[str, str | int], iterations: int, seed: int, published: bool
+) -> int:
     """How many images have been used; raises if it was trained with other options."""
     asked = {**note, "iterations": iterations, "seed": seed}
     had = {**learner.note, "iterations": learner.options["iterations"], "seed": learner.seed}
     for name, value in asked.items():
         if had.get(name) != value:
             raise CheckpointError(f"{path}: it was trained with --{name} {had.get(name)}, not {value}")
+    before = had.get("published", published)  # older ones do not say
+    if published != before:
+        raise CheckpointError(f"{path}: it was trained {'with' if before else 'without'} --published")
     images_used = had.get("seen")
     if not isinstance(images_used, int) or images_used < learner.examples:
         raise CheckpointError(f"{path}: it does not say how many images it has used")
