@@ -80,7 +80,7 @@ def test_train_interrupted_and_resumed_is_one_run(small, tmp_path, capsys, monke
     assert cli.main(["inspect", str(whole)]) == 0
     described = capsys.readouterr().out
     assert "learnt: 2 batches, 100 examples, 0 failures" in described
-    assert "note: data='digits', batch=50, seen=100, curve=" in described
+    assert "note: data='digits', batch=50, published=False, seen=100, curve=" in described
 
     for words, named in (
         (["--batch", "20", "--resume"], "--batch 50, not 20"),
