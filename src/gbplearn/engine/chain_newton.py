@@ -70,8 +70,9 @@ def most_probable(
         else:
             break
         moved = abs(np.log(found.noise / noise))
+        fell, energy = energy - after, after
         at, noise, drawn = means, found.noise, drawn * _LESS
-        if energy - after < _ENERGY and moved < _NOISE:
+        if fell < _ENERGY and moved < _NOISE:
             break
     return Mode(at, noise, float(energy))
 

@@ -98,7 +98,7 @@ def check_belief(variable: Variable, belief: Any, what: str, dtype: Any) -> Beli
             raise ValueError(f"variable '{name}': {what} must be a gbp.VectorGaussian of shape {shape}, got {belief!r}")
         return belief.astype(dtype)
     if not isinstance(belief, Gaussian):
-        raise ValueError(f"variable '{name}': {what} must be a gbp.Gaussian, got {belief!r}")
+        raise ValueError(f"variable '{name}': {what} must be a gbp.Gaussian, got a {type(belief).__name__}")
     if belief.block and not block:
         raise ValueError(f"variable '{name}': a {what} in block form needs block=True")
     refuse_traced(f"variable '{name}': {what}", belief)
