@@ -277,3 +277,47 @@ def test_a_step_that_makes_things_worse_however_short_is_refused():
     for name, g in learner.posterior.items():
         np.testing.assert_array_equal(g.eta, before[name][0])
         np.testing.assert_array_equal(g.lam, before[name][1])
+
+
+def evidence_by_draws(outputs, y, draws=400_000, parts=8):
+    """`log E p(y | outputs)`, by as many draws; `outputs(n)` draws `(n, B, C)`."""
+    found = []
+    for _ in range(parts):
+        z = outputs(draws // parts)
+        top = z.max(2, keepdims=True)
+        log_p = (z - top)[:, np.arange(len(y)), y] - np.log(np.exp(z - top).sum(2))
+        found.append(log_p.sum(1))
+    total = np.concatenate(found)
+    return total.max() + np.log(np.exp(total - total.max()).mean())
+
+
+def condition_on(x, y, covariance, mean, classes):
+    net = gbp.Sequential(gbp.Dense(classes), gbp.CategoricalObservation(), input_shape=x.shape[1:])
+    targets = targets_of(net.layers[-1], net.batch(x.astype(np.float32), y), np.float32)
+    held = np.full(len(y), 1e-8)
+    return chain.condition(mean, covariance, targets, held, np.ones(len(y)), 300, 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("classes", "std", "off"), [(2, 1.0, 0.01), (2, 5.0, 0.03), (10, 2.0, 0.05), (10, 5.0, 0.15)])
+def test_evidence_of_one_label_is_the_integral(classes, std, off, seed):
+    """Of vague logits the likelihood is no Gaussian: what its expansion leaves out is averaged."""
+    r = np.random.default_rng(seed)
+    mean = std * r.standard_normal((1, classes))
+    y = np.array([int((mean[0] + std * r.standard_normal(classes)).argmax())])
+    found = condition_on(np.zeros((1, 3)), y, std**2 * np.eye(classes), mean, classes)
+    truth = evidence_by_draws(lambda n: mean + std * r.standard_normal((n, 1, classes)), y)
+    assert found.log_evidence() == pytest.approx(truth, abs=off)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("std", "off"), [(1.0, 0.01), (3.0, 0.06)])
+def test_evidence_of_a_batch_is_the_integral(std, off, seed):
+    """Five labels of one linear model; `off` for each."""
+    r = np.random.default_rng(seed)
+    x, weights = r.standard_normal((5, 3)), std * r.standard_normal((3, 4))
+    y = (x @ weights + r.gumbel(size=(5, 4))).argmax(1)
+    covariance = np.kron(std**2 * x @ x.T, np.eye(4)) + 1e-6 * np.eye(20)
+    found = condition_on(x, y, covariance, np.zeros((5, 4)), 4)
+    truth = evidence_by_draws(lambda n: np.einsum("bi,nic->nbc", x, std * r.standard_normal((n, 3, 4))), y)
+    assert found.log_evidence() == pytest.approx(truth, abs=5 * off)

@@ -54,6 +54,8 @@ _potrf, _trtri = get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 _TINY, _REFINEMENTS = 1e-30, 2
 # Numbers of the outputs are found again in double precision where rounding would be more than this of a target's noise.
 _ROUNDING = 1e-5
+# Pairs of draws that the evidence of a likelihood which is not Gaussian takes.
+_DRAWS = 128
 # Share of the last expansion that is kept in the next. That of a likelihood under its own belief may swing: where the
 # outputs move by more than this part of the least that they have moved, half as much of a new one is taken.
 _KEPT, _SWINGS = 0.2, 0.9
@@ -289,13 +291,21 @@ class Joint(NamedTuple):
         """Of the outputs."""
         return self.start + (self.covariance @ self.alpha.reshape(-1)).reshape(self.start.shape)
 
+    def _left(self) -> Float[np.ndarray, "b c c"]:
+        """The blocks of `I - A^-1` of each example."""
+        batch, classes = self.start.shape
+        columns = self.half.reshape(-1, batch, classes).transpose(1, 2, 0)
+        return np.eye(classes) - columns @ np.swapaxes(columns, 1, 2)
+
+    def covariances(self) -> Float[np.ndarray, "b c c"]:
+        """Of the outputs of each example that is observed: the blocks of `E^-T (I - A^-1) E^-1`."""
+        return np.einsum("bxc,bxy,byd->bcd", self.root_inverse, self._left(), self.root_inverse)
+
     def variance(self) -> Float[np.ndarray, "b c"]:
-        """Of each output: the diagonal of `E^-T (I - A^-1) E^-1`."""
+        """Of each output: the diagonal of that, and of outputs that are not observed."""
         batch, classes = self.start.shape
         observed, before = np.any(self.root != 0, (1, 2)), _alone(self.covariance, classes)
-        columns = self.half.reshape(-1, batch, classes).transpose(1, 2, 0)
-        left = np.eye(classes) - columns @ np.swapaxes(columns, 1, 2)
-        found = np.einsum("bxc,bxy,byc->bc", self.root_inverse, left, self.root_inverse)
+        found = np.einsum("bxc,bxy,byc->bc", self.root_inverse, self._left(), self.root_inverse)
         if not observed.all():  # what others say of these: `S - S M S`
             rows = self.covariance.reshape(batch, classes, -1)[~observed]
             found[~observed] = before[~observed] - np.sum((rows @ self.gain()) * rows, -1)
@@ -398,13 +408,24 @@ def condition(
         own_d, own_e = expanded(mean, variance)
         d, e = kept * d + (1 - kept) * own_d, kept * e + (1 - kept) * own_e
 
+    def left_out(at: np.ndarray) -> np.ndarray:
+        """Of each example, the log likelihood less its expansion."""
+        quadratic = (e * at).sum(1) - 0.5 * np.einsum("bc,bcd,bd->b", at, d, at)
+        return np.where(observed, -weight * (targets.energies(at) + targets.normaliser), 0) - quadratic
+
     def log_evidence() -> float:
-        # The expansion as a Gaussian likelihood that has the true value at the mean.
-        quadratic = (e * mean).sum() - 0.5 * np.einsum("bc,bcd,bd->", mean, d, mean)
-        log_likelihood = -float((weight * (targets.energies(mean) + targets.normaliser))[observed].sum())
-        constant = log_likelihood - quadratic
+        if targets.exact:
+            corrections = left_out(mean)
+        else:
+            # `E exp(left out)` under the belief of each example, by draws that all examples share.
+            values, vectors = np.linalg.eigh(joint.covariances())
+            root = vectors * np.sqrt(np.maximum(values, 0))[:, None]
+            drawn = np.random.default_rng(0).standard_normal((_DRAWS, classes))
+            each = np.stack([left_out(mean + root @ n) for n in (*drawn, *-drawn)])
+            top = each.max(0)
+            corrections = top + np.log(np.exp(each - top).mean(0))
         without = Joint.of(start, covariance, prior, np.zeros_like(e))
-        return constant + joint.log_integral() - without.log_integral()
+        return float(corrections.sum()) + joint.log_integral() - without.log_integral()
 
     return Conditioned(joint, mean, variance, moves, settled, log_evidence)
 
