@@ -219,5 +219,6 @@ def test_the_plain_function_is_the_written_out_update(name):
 
 
 def test_every_kernel_is_in_the_table():
+    """But the one that visits no group: `kernels/test_native.py` has it."""
     used = {k for case in CASES.values() for mode in case.modes for k in case.kernels(mode)}
-    assert {f"gbplearn_{k}" for k in used} == set(HANDLERS)
+    assert {f"gbplearn_{k}" for k in used} == set(HANDLERS) - {"gbplearn_sensitivities"}

@@ -52,7 +52,7 @@ def test_divergence_by_layer_is_the_closed_form():
         gbp.Posterior(mine).diff({n: g for n, g in other.items() if n != "b/weight"})
     with pytest.raises(ValueError, match=r"'a/bias' has shape \(1,\) in one and \(2,\)"):
         gbp.Posterior(mine).diff({**other, "a/bias": gaussian([1.0, 2.0], 1.0)})
-    with pytest.raises(ValueError, match="'a/bias' is of scalars in one and of blocks in another"):
+    with pytest.raises(ValueError, match="of 'a/bias' one keeps a variance for each number, another blocks"):
         gbp.Posterior(mine).diff({**other, "a/bias": gbp.Gaussian(np.ones(1), np.ones((1, 1)))})
 
 
