@@ -37,6 +37,8 @@ from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
 from .layers.dense import Dense
 from .layers.gaussian_observation import GaussianObservation
+from .layers.global_avg_pool2d import GlobalAvgPool2D
+from .layers.join import Add, Concatenate, Part
 from .layers.layer import Layer, Observation, Parameter, Relation, Transform
 from .layers.max_pool2d import MaxPool2D
 from .layers.pairwise_smoothing import PairwiseSmoothing
@@ -54,6 +56,8 @@ from .learner.report import Report
 from .learner.stream import DriftAlarm
 from .learner.uncertainty import Uncertainty
 from .learner.unusual import Oddity, Unusual
+from .network.network import Network
+from .network.places import Tied
 from .network.sequential import Sequential
 from .show.drawing import Drawing
 
@@ -64,12 +68,14 @@ if TYPE_CHECKING:
 moved.install()
 
 __all__ = [
+    "Add",
     "AfterVisit",
     "AvgPool2D",
     "AxesEdges",
     "BatchRecord",
     "CategoricalObservation",
     "CheckpointError",
+    "Concatenate",
     "Conv2D",
     "ConvTranspose2D",
     "Damping",
@@ -89,6 +95,7 @@ __all__ = [
     "GBPRegressor",
     "Gaussian",
     "GaussianObservation",
+    "GlobalAvgPool2D",
     "Guard",
     "GuardAction",
     "GuardEvent",
@@ -101,6 +108,7 @@ __all__ = [
     "LearnNoise",
     "Learner",
     "MaxPool2D",
+    "Network",
     "Observation",
     "Oddity",
     "OnMovement",
@@ -108,6 +116,7 @@ __all__ = [
     "Order",
     "PairwiseSmoothing",
     "Parameter",
+    "Part",
     "PoseGraph",
     "Posterior",
     "Prior",
@@ -126,6 +135,7 @@ __all__ = [
     "Status",
     "StencilKind",
     "Sweep",
+    "Tied",
     "Trace",
     "Transform",
     "TreeOrder",

@@ -46,6 +46,17 @@ def steps(of: Sensitivity, by: Float[Array, "u p"]) -> Float[Array, "b c"]:
     return jnp.einsum("bcup,up->bc", of.each, by)
 
 
+def _each(of: Sensitivity) -> Float[Array, "b c u p"]:
+    if isinstance(of, FullSensitivity):
+        return of.each
+    return of.slopes[..., None] * of.rows[:, None, None, :]
+
+
+def added(one: Sensitivity, other: Sensitivity) -> FullSensitivity:
+    """Of vectors that take part in two places."""
+    return FullSensitivity(_each(one) + _each(other))
+
+
 def as_outputs(by_rows: Float[np.ndarray, "k b b"], slopes: Float[np.ndarray, "b c u"]) -> Float[np.ndarray, "n n"]:
     """`sum_u slope_bcu K_ube slope_edu`: covariances of the rows' numbers as those of all outputs."""
     b, c, _ = slopes.shape

@@ -42,7 +42,7 @@ from jaxtyping import Float
 from scipy.linalg import get_lapack_funcs
 
 from ..core.blas import one_blas_thread
-from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity, steps
+from ..core.sensitivity import FullSensitivity, RowSensitivity, Sensitivity, added, steps
 from ..factors.measurement import FactorKind
 from ..factors.operators import Operator, UnitRows
 from ..kernels.registry import kernels
@@ -61,22 +61,34 @@ _DRAWS = 128
 _KEPT, _SWINGS = 0.2, 0.9
 
 
-class Link(eqx.Module):
-    """A layer between two activations: factors `h = y - f(x)` or `y - f(x, w)`, measured to be 0."""
+INPUT = "input"
 
-    kind: FactorKind
+
+class Link(eqx.Module):
+    """A layer between activations: factors `h = y - f(x)` or `y - f(x, w)`, measured to be 0.
+
+    Or a linear function without parameters of several, `y - f(x, z, ...)`, given as the function.
+    """
+
+    kind: FactorKind | None
     variance: float = eqx.field(static=True)  # of its noise
     parameters: str | None = eqx.field(static=True)  # name of its vectors; None: it has none
     shape: tuple[int, ...] = eqx.field(static=True)  # of an example's outputs
+    name: str = eqx.field(static=True)  # of its outputs
+    inputs: tuple[str, ...] = eqx.field(static=True, default=(INPUT,))
+    joined: Callable[..., Array] | None = eqx.field(static=True, default=None)  # in the place of a kind
 
     def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
         """Of its factors."""
         return [x, y] if self.parameters is None else [x, means[self.parameters], y]
 
-    def outputs(self, x: Array, means: Mapping[str, Array]) -> Array:
+    def outputs(self, taken: Sequence[Array], means: Mapping[str, Array]) -> Array:
         """`f`."""
-        nothing = jnp.zeros((x.shape[0], *self.shape), x.dtype)
-        return -self.kind.value(*self.arguments(x, means, nothing)).reshape(nothing.shape)
+        if self.joined is not None:
+            return self.joined(*taken)
+        assert self.kind is not None
+        nothing = jnp.zeros((taken[0].shape[0], *self.shape), taken[0].dtype)
+        return -self.kind.value(*self.arguments(taken[0], means, nothing)).reshape(nothing.shape)
 
 
 class Linearised(NamedTuple):
@@ -88,34 +100,48 @@ class Linearised(NamedTuple):
 
 
 def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, spread: Array | None = None) -> Linearised:
-    """Up with values, down with the derivatives of the outputs.
+    """Up with values, down with the derivatives of the outputs, which are those of the last link.
 
-    Each step is a compiled program of its own: in one program XLA computes its parts several times over, which takes
-    more than twice as long.
+    What several layers take has the sum of what comes down from them; parameters in several places have the sum of
+    their derivatives there. Each step is a compiled program of its own: in one program XLA computes its parts several
+    times over, which takes more than twice as long.
 
     **Arguments:** `spread`: variances of inputs that are not known exactly, about `x`: one more noise, `G_0 V G_0'`.
     """
-    inputs = [x]
-    for link in links:
-        inputs.append(_up(link, inputs[-1], _of(link, means)))
-    outputs = inputs[-1]
+    values = _values(links, means, x)
+    outputs = values[links[-1].name]
     batch, classes = outputs.shape
-    down = jnp.asarray(np.broadcast_to(np.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes)))
+    eye = jnp.asarray(np.broadcast_to(np.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes)))
+    down = {links[-1].name: eye}
     noise = np.zeros((batch, classes, classes), x.dtype)
     found: dict[str, Sensitivity] = {}
-    for i in reversed(range(len(links))):
-        link = links[i]
-        operators = _operators(link, inputs[i], _of(link, means), inputs[i + 1])
-        if link.parameters is None:
-            squares = _squares(down)
+    for link in reversed(links):
+        g, taken = down.pop(link.name), [values[name] for name in link.inputs]
+        wanted = spread is not None or set(link.inputs) != {INPUT}
+        if link.joined is not None:
+            squares, back = _squares(g), _back_joined(link, taken, g) if wanted else []
         else:
-            found[link.parameters], squares = _sensitivity(operators[1], down, batch)
+            operators = _operators(link, taken[0], _of(link, means), values[link.name])
+            if link.parameters is None:
+                squares = _squares(g)
+            else:
+                of, squares = _sensitivity(operators[1], g, batch)
+                found[link.parameters] = added(found[link.parameters], of) if link.parameters in found else of
+            back = [_back(operators[0], g)] if wanted else []
         noise += link.variance * np.asarray(squares)
-        if i or spread is not None:
-            down = _back(operators[0], down)
+        for name, one in zip(link.inputs, back):
+            down[name] = down[name] + one if name in down else one
     if spread is not None:
-        noise += np.asarray(_squares(down * jnp.sqrt(spread)))
+        noise += np.asarray(_squares(down[INPUT] * jnp.sqrt(spread)))
     return Linearised(outputs, noise, found)
+
+
+def _values(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> dict[str, Array]:
+    """Activations by name, of a forward pass."""
+    values = {INPUT: x}
+    for link in links:
+        values[link.name] = _up(link, [values[name] for name in link.inputs], _of(link, means))
+    return values
 
 
 def _of(link: Link, means: Mapping[str, Array]) -> dict[str, Array]:
@@ -123,13 +149,22 @@ def _of(link: Link, means: Mapping[str, Array]) -> dict[str, Array]:
 
 
 @jax.jit
-def _up(link: Link, x: Array, means: Mapping[str, Array]) -> Array:
-    return link.outputs(x, means)
+def _up(link: Link, taken: list[Array], means: Mapping[str, Array]) -> Array:
+    return link.outputs(taken, means)
 
 
 @jax.jit
 def _operators(link: Link, x: Array, means: Mapping[str, Array], y: Array) -> tuple[Operator, ...]:
+    assert link.kind is not None
     return link.kind.jacobian(*link.arguments(x, means, y))
+
+
+@jax.jit
+def _back_joined(link: Link, taken: list[Array], down: Array) -> list[Array]:
+    """Of a linear function of several inputs, its transpose."""
+    assert link.joined is not None
+    transposed = jax.linear_transpose(link.joined, *taken)
+    return list(jax.vmap(transposed)(down))
 
 
 @jax.jit
@@ -222,9 +257,7 @@ def _output_variance(belief: Any, of: Sensitivity) -> Array:
 
 def outputs_at(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
     """Of a forward pass with these parameters."""
-    for link in links:
-        x = _up(link, x, _of(link, means))
-    return x
+    return _values(links, means, x)[links[-1].name]
 
 
 class Targets(NamedTuple):

@@ -35,7 +35,10 @@ from ..graph.graph import FactorGraph
 from ..layers.layer import of_vectors
 from ..learner.learner import ACTIVATIONS, MOST_CAUTION, Learner, LearnerState
 from ..learner.unusual import CHOICES
+from ..network.layer_graph import LayerGraph
 from ..network.memory import available_memory
+from ..network.network import Network
+from ..network.places import Tied
 from ..network.sequential import Sequential
 from . import checkpoint_history
 from .container import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
@@ -74,7 +77,7 @@ class Content:
     """What a checkpoint holds, checked."""
 
     version: str  # of gbplearn that wrote it
-    net: Sequential
+    net: LayerGraph
     input_shape: Shape
     settings: dict[str, Any]  # of `Learner`, by name
     factors: bool  # whether the user gave factors of their own
@@ -217,6 +220,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         "format": FORMAT,
         "version": __version__,
         "network": [to_json(place.layer, f"layer '{place.name}'") for place in learner.net.places],
+        "nodes": _nodes_of(learner.net),
         "network_input_shape": to_json(learner.net.input_shape, "input_shape"),
         "input_shape": to_json(learner.input_shape, "input_shape"),
         "settings": {name: to_json(value, name) for name, value in settings.items()},
@@ -238,6 +242,11 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
 
 
+def _nodes_of(net: LayerGraph) -> list[Any] | None:
+    """As `_nodes` reads them; None of a `gbp.Sequential`."""
+    return [[p.name, list(p.inputs), p.tied] for p in net.places] if isinstance(net, Network) else None
+
+
 def _contents(path: Path) -> bytes:
     if not path.exists():
         raise ValueError("there is no such file")
@@ -252,11 +261,11 @@ def _contents(path: Path) -> bytes:
 def decode(data: bytes) -> Content:
     """What the bytes of a file hold; a `ValueError` (or whatever) if anything is wrong."""
     facts, entries, body = unsealed(data)
-    facts = {"tied": None, **facts}  # which older files do not have
+    facts = {"tied": None, "nodes": None, **facts}  # which older files do not have
     if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
     known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
-    check_names(facts, (*known, "tied", "sizes", "noise", "note", "history"), "header")
+    check_names(facts, (*known, "tied", "nodes", "sizes", "noise", "note", "history"), "header")
     if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
         raise ValueError("version must be a string, and factors true or false")
 
@@ -298,7 +307,7 @@ def _tied(data: Any, parameters: Collection[str]) -> list[list[str]] | None:
     return out
 
 
-def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
+def _network(facts: dict[str, Any], limits: Limits) -> tuple[LayerGraph, Shape]:
     shape, own = as_shape(facts["input_shape"], "input_shape"), facts["network_input_shape"]
     if own is not None and as_shape(own, "network_input_shape") != shape:
         raise ValueError("the network takes other examples than the learner")
@@ -309,9 +318,27 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape]:
         raise ValueError("network must be a list of layers")
     for i, layer in enumerate(layers):
         limits.check(layer, f"layer {i}")
-    net = Sequential(*layers, input_shape=None if own is None else shape)
-    net.shapes(shape)
+    given = None if own is None else shape
+    if facts["nodes"] is None:
+        net: LayerGraph = Sequential(*layers, input_shape=given)
+    else:
+        net = Network(_nodes(facts["nodes"], layers), input_shape=given)
+    net.parameters(shape)
     return net, shape
+
+
+def _nodes(data: Any, layers: list[Any]) -> dict[str, Any]:
+    """The nodes of a `gbp.Network`: name, what it takes, and whose layer it is once more, if it is."""
+    out: dict[str, Any] = {}
+    for node, layer in zip(as_list(data, "nodes"), layers, strict=True):
+        if len(as_list(node, "node")) != 3:
+            raise ValueError("a node must be a name, what it takes and what it is tied to")
+        name, takes, tied = node
+        strings = [name, *as_list(takes, "what a node takes"), *([] if tied is None else [tied])]
+        if not all(isinstance(s, str) for s in strings) or not takes or name in out:
+            raise ValueError("nodes must have names, each once, and take others by name")
+        out[name] = (layer if tied is None else Tied(tied), *takes)
+    return out
 
 
 def _settings(data: Any) -> dict[str, Any]:
@@ -346,7 +373,7 @@ def _settings(data: Any) -> dict[str, Any]:
 
 
 def _expected(
-    net: Sequential, shape: Shape, limits: Limits, entries: Mapping[str, Any], history: dict[str, Any]
+    net: LayerGraph, shape: Shape, limits: Limits, entries: Mapping[str, Any], history: dict[str, Any]
 ) -> dict[str, Expected]:
     """The tensors that belong to a network."""
     given = as_dict(entries.get(f"{_INPUT_PRIOR}/eta"), _INPUT_PRIOR).get("shape")

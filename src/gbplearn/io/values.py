@@ -26,6 +26,8 @@ from ..layers.conv2d import Conv2D
 from ..layers.conv_transpose2d import ConvTranspose2D
 from ..layers.dense import Dense
 from ..layers.gaussian_observation import GaussianObservation
+from ..layers.global_avg_pool2d import GlobalAvgPool2D
+from ..layers.join import Add, Concatenate, Part
 from ..layers.layer import Layer
 from ..layers.max_pool2d import MaxPool2D
 from ..layers.pairwise_smoothing import PairwiseSmoothing
@@ -40,14 +42,18 @@ def _by_name(*types: type) -> dict[str, type]:
 
 
 LAYERS = _by_name(
+    Add,
     AvgPool2D,
     CategoricalObservation,
+    Concatenate,
     Conv2D,
     ConvTranspose2D,
     Dense,
     GaussianObservation,
+    GlobalAvgPool2D,
     MaxPool2D,
     PairwiseSmoothing,
+    Part,
     Prior,
     SoftmaxObservation,
     Upsample2D,

@@ -34,9 +34,9 @@ from ..layers.class_observation import ClassObservation
 from ..layers.layer import Transform, check_whole
 from ..network.batch import PREDICT_SIZES, Batch, padded_size
 from ..network.choices import choose_activations, choose_posteriors
+from ..network.layer_graph import LayerGraph
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
-from ..network.sequential import Sequential
 from ..network.vector_activations import ChainResult, VectorActivations
 from ..network.warm_start import check_warm_layers
 from .batch_evidence import log_evidence_of_batch
@@ -102,7 +102,7 @@ class Learner:
 
     **Arguments:**
 
-    - `net`: `gbp.Sequential(...)`.
+    - `net`: `gbp.Sequential(...)` or `gbp.Network(...)`.
     - `input_shape`: of one example; not needed if the network has it.
     - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
     - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
@@ -136,7 +136,7 @@ class Learner:
 
     def __init__(
         self,
-        net: Sequential,
+        net: LayerGraph,
         input_shape: tuple[int, ...] | None = None,
         *,
         iterations: int = 200,
@@ -159,8 +159,8 @@ class Learner:
         dtype: Any = None,
         seed: int = 0,
     ):
-        if not isinstance(net, Sequential):
-            raise TypeError(f"Learner takes a gbp.Sequential, got {type(net).__name__}")
+        if not isinstance(net, LayerGraph):
+            raise TypeError(f"Learner takes a gbp.Sequential or a gbp.Network, got {type(net).__name__}")
         if parameters not in ("fixed", "random"):
             raise ValueError(f"parameters must be 'fixed' or 'random' (at prediction), got {parameters!r}")
         check_mode(messages)

@@ -18,7 +18,7 @@ from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
 from ..network.batch import PREDICT_SIZES, Batch, portions
 from ..network.class_probabilities import expected_entropy, probabilities
-from ..network.sequential import Sequential
+from ..network.layer_graph import LayerGraph
 from ..network.vector_activations import VectorActivations
 from .uncertainty import Uncertainty
 
@@ -42,7 +42,7 @@ class Predictor:
     - `chain`: predicts instead, where the activations of an example are one variable a layer.
     """
 
-    net: Sequential
+    net: LayerGraph
     posterior: Mapping[str, Belief]
     noise: Mapping[str, LearnNoise]
     inputs: Mapping[str, Any]
@@ -207,7 +207,7 @@ def over_hidden(batch: Batch) -> Batch:
     return dataclasses.replace(batch, x_observed=observed, x_prior=prior)
 
 
-def variable_name(net: Sequential, want: str) -> str:
+def variable_name(net: LayerGraph, want: str) -> str:
     """The variable of a query: "input", "output", or the outputs of a layer by its name."""
     names = {"output": net.output, **{p.variable: p.variable for p in net.places}, "input": "input"}
     if want not in names:
@@ -215,13 +215,13 @@ def variable_name(net: Sequential, want: str) -> str:
     return names[want]
 
 
-def explains_input(net: Sequential) -> bool:
+def explains_input(net: LayerGraph) -> bool:
     """Whether the first layer is generative (or there is none, but relations among the inputs)."""
     first = next((layer for layer in net.layers if isinstance(layer, Transform)), None)
     return first is None or _is_generative(first)
 
 
-def is_normalised(net: Sequential) -> bool:
+def is_normalised(net: LayerGraph) -> bool:
     """Whether the integral over everything is 1: each layer is a density of what it explains."""
     return all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..layers.layer import Observation
 from ..network.batch import Batch
-from ..network.sequential import Sequential
+from ..network.layer_graph import LayerGraph
 
 # What to do with such a batch.
 CHOICES = ("refuse", "warn", "learn")
@@ -178,7 +178,7 @@ def _beyond(oddity: Oddity, known: Spread, batch: Spread, below: bool) -> Unusua
     return Unusual(oddity, *(math.exp(min(v, _LARGEST_LOG)) for v in (batch.middle, learnt, bound)))
 
 
-def statistics_of(net: Sequential, batch: Batch, known: BatchStatistics, count_all: bool = False) -> BatchStatistics:
+def statistics_of(net: LayerGraph, batch: Batch, known: BatchStatistics, count_all: bool = False) -> BatchStatistics:
     """Statistics of the examples of a batch that are learnt from, as far as they are observed.
 
     **Arguments:**
@@ -218,7 +218,7 @@ def _deviations(sums: np.ndarray, squares: np.ndarray, numbers: np.ndarray) -> n
     return np.sqrt(np.maximum(squares[several] - (sums[several] / numbers[several]) ** 2, 0))
 
 
-def _largest_target(net: Sequential, batch: Batch, rows: np.ndarray) -> float:
+def _largest_target(net: LayerGraph, batch: Batch, rows: np.ndarray) -> float:
     head = net.layers[-1]
     if batch.y is None or not isinstance(head, Observation) or head.whole_rows:
         return 0.0

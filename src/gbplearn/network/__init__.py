@@ -1,5 +1,6 @@
-"""Networks: layers in sequence, laid out as a factor graph for each batch."""
+"""Networks: layers in sequence or as named nodes, laid out as a factor graph for each batch."""
 
+from .network import Network
 from .sequential import Sequential
 
-__all__ = ["Sequential"]
+__all__ = ["Network", "Sequential"]

@@ -24,20 +24,18 @@ from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
 from .batch import Batch
 from .layout import Plan, activation_prior, factor_weights, input_belief, needs_label
-from .places import INPUT, Place
+from .places import INPUT, Place, layer_of
 
 
 def run_forward(places: Sequence[Place], now: Array, numbers: dict[str, Array]) -> dict[str, Array]:
     """The forward pass as a pure function: inputs and parameters by name, activations by name."""
     out: dict[str, Array] = {INPUT: now}
     for place in places:
-        if not isinstance(place.layer, Transform):
-            continue
-        named = {n.removeprefix(f"{place.name}/"): v for n, v in numbers.items() if n.startswith(f"{place.name}/")}
-        result = place.layer.forward(now, named)
-        if result is None:
-            break  # a generative layer has no forward pass
-        out[place.variable] = now = result
+        if not isinstance(place.layer, Transform) or any(name not in out for name in place.inputs):
+            continue  # behind a generative layer, which has no forward pass
+        result = place.forward(out, numbers)
+        if result is not None:
+            out[place.variable] = result
     return out
 
 
@@ -51,7 +49,7 @@ class Starts:
     places: tuple[Place, ...]
 
     def __hash__(self) -> int:
-        return hash(tuple((p.name, type(p.layer)) for p in self.places))
+        return hash(tuple((p.name, type(p.layer), p.inputs) for p in self.places))
 
     def __call__(self, data: Data) -> Data:
         """The data with the starts that were missing."""
@@ -154,7 +152,7 @@ class BatchProgram:
         out, weights, of_all = {}, _weights(plan, batch), _weight_of_all(batch)
         for group, factor in self._first.factors.items():
             more: dict[str, Any] = {}
-            weight = weights.get(group, of_all)
+            weight = weights.get(layer_of(group), of_all)
             if weight is not None:
                 grid = self._grids[group]
                 more["weight"] = np.asarray(weight, dtype).reshape(weight.shape + (1,) * (len(grid) - weight.ndim))

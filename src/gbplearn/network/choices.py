@@ -17,15 +17,14 @@ from ..factors.operators import Shape
 from ..layers.categorical import CategoricalObservation
 from ..layers.dense import Dense
 from ..layers.layer import of_vectors
-from .places import INPUT
-from .sequential import Sequential
+from .layer_graph import LayerGraph
 from .vector_activations import links_of
 
 # Weights of a unit, of which a covariance is kept: an update takes time as the square of their number.
 _LONGEST_FILTER, _LONGEST_ROW = 512, 6400
 
 
-def choose_activations(net: Sequential, shape: Shape, scalars_only: Iterable[str]) -> str:
+def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str]) -> str:
     """ "vector" for feed-forward classifiers that observe classes by their likelihood, else "scalar".
 
     **Arguments:** `scalars_only`: names of arguments that were given and that vector activations do not take.
@@ -40,19 +39,18 @@ def choose_activations(net: Sequential, shape: Shape, scalars_only: Iterable[str
     return "vector"
 
 
-def choose_posteriors(net: Sequential, shape: Shape) -> Sequential:
+def choose_posteriors(net: LayerGraph, shape: Shape) -> LayerGraph:
     """The network for vector activations, with a family of beliefs for each layer that leaves it to us."""
-    shapes, before, layers = net.shapes(shape), INPUT, []
+    shapes, layers = net.shapes(shape), []
     last = max((i for i, place in enumerate(net.places) if hasattr(place.layer, "posterior")), default=None)
     for i, place in enumerate(net.places):
         layer: Any = place.layer
         if getattr(layer, "posterior", None) == "auto":
-            weight = next(iter(layer.parameters(shapes[before]).values()))
+            weight = next(iter(place.parameters(shapes).values()))
             inputs = weight.shape[-1] - 1 if of_vectors(weight.posterior) else math.prod(weight.shape[:-1])
             layer = dataclasses.replace(layer, posterior=_family(layer, i == last, inputs))
         layers.append(layer)
-        before = place.variable
-    return net if all(a is b for a, b in zip(layers, net.layers)) else Sequential(*layers, input_shape=net.input_shape)
+    return net if all(a is b for a, b in zip(layers, net.layers)) else net.with_layers(layers)
 
 
 def _family(layer: Any, last: bool, inputs: int) -> str:

@@ -17,9 +17,9 @@ from ..graph.factor import Factor
 from ..graph.graph import FactorGraph
 from ..graph.variable import Variable
 from ..layers.gaussian_observation import GaussianObservation
-from ..layers.layer import Observation, Relation, Transform
+from ..layers.layer import Observation, Transform
 from .batch import Batch
-from .places import INPUT, Place
+from .places import INPUT, Place, above
 
 
 def default_input_prior() -> Gaussian:
@@ -84,7 +84,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
     for place in plan.places:
         if not isinstance(place.layer, Transform):
             continue
-        for name in _of_layer(place, plan.priors):
+        for name in _of_layer(place, plan.priors) if place.tied is None else ():
             graph.variable(
                 name, plan.priors[name].shape, prior=plan.priors[name], start=plan.starts.get(name), kind="parameter"
             )
@@ -98,22 +98,15 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         plan.factors(graph)
         _count_once(graph, plan)
     touched = {v.variable.name for f in graph.factors.values() for v in f.views}
-    before, known = INPUT, graph.variables
     for i, place in enumerate(plan.places):
-        if isinstance(place.layer, Transform):
-            own = {n.removeprefix(f"{place.name}/"): known[n] for n in _of_layer(place, plan.priors)}
-            factor = place.layer.factor(place.name, known[before], own, known[place.variable])
-            above = {s.variable for s in plan.places[i:]}
-            labelled = needs_label(plan, batch, place.layer) and not (above & touched)
-            graph.add(_weighted(factor, batch.labelled if labelled else None, batch))
-            before = place.variable
-        elif isinstance(place.layer, Relation):
-            for factor in place.layer.factors(place.name, known[before]):
-                graph.add(_weighted(factor, None, batch))
-        elif isinstance(place.layer, Observation):
-            _add_observation(graph, plan, batch, place, known[before], first=i == 0)
-        else:
-            raise TypeError(f"layer '{place.name}' is neither a Transform, an Observation nor a Relation")
+        if isinstance(place.layer, Observation):
+            _add_observation(graph, plan, batch, place, graph.variables[place.variable], first=i == 0)
+            continue
+        labelled = None
+        if isinstance(place.layer, Transform) and needs_label(plan, batch, place.layer):
+            labelled = None if above(plan.places, place) & touched else batch.labelled
+        for factor in place.factors(graph.variables):
+            graph.add(_weighted(factor, labelled, batch))
     return graph
 
 

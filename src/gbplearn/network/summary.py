@@ -10,7 +10,7 @@ import numpy as np
 from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
-from ..layers.layer import Observation, Relation, Transform
+from ..layers.layer import Observation, Transform
 from .places import INPUT, Place
 
 _HEADINGS = ("layer", "kind", "variables", "factors", "edges", "parameters")
@@ -54,33 +54,26 @@ def _spelt(numbers: tuple[int, int, int]) -> tuple[str, str, str]:
 
 def _counts(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[tuple[int, int, int]]:
     """Factors and edges of one example, and parameters, layer by layer. Nothing is allocated."""
-    out, inputs, observes_input = [], INPUT, isinstance(places[0].layer, Observation)
+    out, observes_input = [], isinstance(places[0].layer, Observation)
     for place, factors in zip(places, factors_of(places, shapes, 1)):
-        edges, parameters = 0, {}
+        edges = 0
         for factor in factors:
             counts = zip(factor.edge_counts, factor.views)
             edges += sum(n for n, v in counts if v.variable.name != INPUT or observes_input)
-        if isinstance(place.layer, Transform):
-            parameters = place.layer.parameters(shapes[inputs])
-            inputs = place.variable
+        parameters = place.parameters(shapes) if place.tied is None else {}
         out.append((sum(f.factors for f in factors), edges, sum(math.prod(p.shape) for p in parameters.values())))
     return out
 
 
 def factors_of(places: Sequence[Place], shapes: Mapping[str, Shape], batch: int) -> list[list[Factor]]:
     """The factor groups of each layer for a batch of some size. Nothing is allocated."""
-    inputs, out = INPUT, []
+    variables, out = {name: Variable(name, (batch, *shape)) for name, shape in shapes.items()}, []
     for place in places:
-        variable = Variable(place.variable, (batch, *shapes[place.variable]))
-        if isinstance(place.layer, Transform):
-            parameters = place.layer.parameters(shapes[inputs])
-            own = {name: Variable(f"{place.name}/{name}", p.shape) for name, p in parameters.items()}
-            out.append([place.layer.factor(place.name, Variable(inputs, (batch, *shapes[inputs])), own, variable)])
-            inputs = place.variable
-        elif isinstance(place.layer, Observation):
+        if isinstance(place.layer, Observation):
+            variable = variables[place.variable]
             anything = np.zeros((1,) * len(variable.shape))
             out.append([place.layer.factor(place.name, variable, anything)])
-        else:
-            assert isinstance(place.layer, Relation)
-            out.append(place.layer.factors(place.name, variable))
+            continue
+        variables |= {name: Variable(name, p.shape) for name, p in place.parameters(shapes).items()}
+        out.append(place.factors(variables))
     return out

@@ -26,15 +26,15 @@ from ..engine.result import Status, Trace
 from ..factors.likelihood import Likelihood
 from ..factors.measurement import FactorKind
 from ..factors.operators import Shape
-from ..graph.factor import Factor
 from ..graph.variable import Variable
 from ..layers.categorical import CategoricalObservation
 from ..layers.gaussian_observation import GaussianObservation
+from ..layers.join import Join
 from ..layers.layer import Observation, Transform, of_vectors
 from .batch import Batch
+from .layer_graph import LayerGraph
 from .layout import default_input_prior
-from .places import INPUT, Place
-from .sequential import Sequential
+from .places import INPUT, Place, above
 
 # What a layer of scalars calls its parameters, and one of vectors.
 _SCALARS, _VECTORS = ("weight", "bias"), "parameters"
@@ -99,7 +99,9 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
 
     **Arguments:** `shapes`: of one example of every variable.
     """
-    out, before = [], INPUT
+    if not isinstance(places[-1].layer, Observation):
+        raise ValueError("vector activations: the network needs a head, such as gbp.CategoricalObservation()")
+    out: list[chain.Link] = []
     for place in places:
         if isinstance(place.layer, Observation):
             if place is places[-1]:
@@ -107,11 +109,12 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
             else:
                 _check_input(place)
             continue
-        out.append(_link(place, shapes[before], shapes[place.variable]))
-        before = place.variable
-    if not isinstance(places[-1].layer, Observation):
-        raise ValueError("vector activations: the network needs a head, such as gbp.CategoricalObservation()")
-    if not out or len(shapes[before]) != 1:
+        out.append(_link(place, shapes))
+    output = places[-1].variable
+    loose = [place.name for place in places if output not in above(places, place)]
+    if loose:
+        raise ValueError(f"vector activations: nothing that is observed depends on '{loose[0]}'")
+    if not out or len(shapes[output]) != 1:
         raise ValueError("vector activations: the last layer must have outputs (units,), such as gbp.Dense")
     return out
 
@@ -135,27 +138,32 @@ def _check_head(place: Place) -> None:
         )
 
 
-def _link(place: Place, before: Shape, after: Shape) -> chain.Link:
+def _link(place: Place, shapes: Mapping[str, Shape]) -> chain.Link:
     layer, name = place.layer, place.name
     if not isinstance(layer, Transform) or layer.generative:
         raise ValueError(f"vector activations: '{name}' is no feed-forward layer")
+    if isinstance(layer, Join):
+        return chain.Link(None, layer.sigma**2, None, shapes[name], name, place.inputs, layer.joined)
     if not of_vectors(getattr(layer, "posterior", "block")):
         layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
-    parameters = layer.parameters(before)
-    if set(parameters) - {_VECTORS}:
+        place = dataclasses.replace(place, layer=layer)
+    parameters = place.parameters(shapes)
+    if {n.rpartition("/")[2] for n in parameters} - {_VECTORS}:
         raise ValueError(f"vector activations: the parameters of '{name}' are no vectors of units")
-    variables = {n: Variable(f"{name}/{n}", p.shape, vector=True) for n, p in parameters.items()}
-    factor: Factor = layer.factor(name, Variable(INPUT, (1, *before)), variables, Variable(name, (1, *after)))
+    variables = {n: Variable(n, (1, *shapes[n])) for n in (*place.inputs, name)}
+    variables |= {n: Variable(n, p.shape, vector=True) for n, p in parameters.items()}
+    (factor,) = place.factors(variables)
     noise = np.unique(factor.noise)
     if not isinstance(factor.measurement, FactorKind) or factor.robust is not None or noise.size != 1:
         raise ValueError(f"vector activations: the factors of '{name}' must be a gbp.FactorKind, not robust")
-    return chain.Link(factor.measurement, float(noise[0]), name if parameters else None, after)
+    owner = place.owner if parameters else None
+    return chain.Link(factor.measurement, float(noise[0]), owner, shapes[name], name, place.inputs)
 
 
 def as_vectors(beliefs: Mapping[str, Belief], links: Sequence[chain.Link], dtype: Any) -> dict[str, Any]:
     """The beliefs of the parameters of each layer, as vectors of its units."""
     out: dict[str, Any] = {}
-    for layer in (link.parameters for link in links):
+    for layer in dict.fromkeys(link.parameters for link in links):
         if layer is None:
             continue
         known = beliefs.get(f"{layer}/{_VECTORS}")
@@ -235,7 +243,7 @@ class VectorActivations:
 
     def __init__(
         self,
-        net: Sequential,
+        net: LayerGraph,
         input_shape: Shape,
         dtype: Any,
         input_sigma: float | None = None,

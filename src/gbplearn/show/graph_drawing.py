@@ -15,8 +15,8 @@ from ..graph.factor import Factor
 from ..graph.graph import FactorGraph
 from ..graph.variable import Variable
 from ..layers.layer import Transform, check_whole
+from ..network.layer_graph import LayerGraph
 from ..network.places import INPUT
-from ..network.sequential import Sequential
 from ..network.summary import factors_of
 from .drawing import Box, Drawing, Link, counted
 
@@ -42,7 +42,7 @@ def draw_graph(graph: FactorGraph, path: str | Path | None = None) -> Drawing:
 
 
 def draw_network(
-    net: Sequential, path: str | Path | None = None, batch: int = 1, input_shape: Shape | None = None
+    net: LayerGraph, path: str | Path | None = None, batch: int = 1, input_shape: Shape | None = None
 ) -> Drawing:
     """A network for a batch of some size; nothing is allocated. It is saved if a path is given."""
     check_whole("draw", batch=batch)

@@ -12,7 +12,7 @@ from ..engine.result import Result
 from ..graph.graph import FactorGraph
 from ..learner.learner import Learner
 from ..learner.posterior import Posterior
-from ..network.sequential import Sequential
+from ..network.layer_graph import LayerGraph
 from .drawing import Drawing
 from .graph_drawing import draw_graph, draw_network
 from .page import table
@@ -28,10 +28,10 @@ def graph_html(graph: FactorGraph) -> str:
     return _page(heading, _drawn(drawing))
 
 
-def network_html(net: Sequential) -> str:
+def network_html(net: LayerGraph) -> str:
     """The table that `print(net)` shows, and a drawing if the input shape is known."""
     picture = "" if net.input_shape is None else _drawn(draw_network(net))
-    return _page("Sequential", f"<pre>{escape(str(net))}</pre>", picture)
+    return _page(type(net).__name__, f"<pre>{escape(str(net))}</pre>", picture)
 
 
 def result_html(result: Result) -> str:

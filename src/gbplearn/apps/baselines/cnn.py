@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Float
 
 from ...factors.operators import Shape
-from ...network.sequential import Sequential
+from ...network.layer_graph import LayerGraph
 from ..scores import accuracy
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class GradientClassifier:
 
     def __init__(
         self,
-        net: Sequential,
+        net: LayerGraph,
         input_shape: Shape | None = None,
         *,
         rate: float,
@@ -138,7 +138,7 @@ def train_in_rounds(
         model.update(x[rows], y[rows])
 
 
-def first_parameters(net: Sequential, input_shape: Shape | None, seed: int) -> dict[str, Array]:
+def first_parameters(net: LayerGraph, input_shape: Shape | None, seed: int) -> dict[str, Array]:
     """Weights `N(0, 2 / ((1 + 0.2²) n))` for `n` inputs, biases 0, by name."""
     rng, out = np.random.default_rng(seed), {}
     for name, prior in net.priors(input_shape).items():
@@ -149,7 +149,7 @@ def first_parameters(net: Sequential, input_shape: Shape | None, seed: int) -> d
 
 
 def choose(
-    net: Sequential,
+    net: LayerGraph,
     x: np.ndarray,
     y: np.ndarray,
     *,
@@ -179,13 +179,13 @@ def choose(
 
 
 @partial(jax.jit, static_argnums=0)
-def logits_of(net: Sequential, parameters: dict[str, Array], x: Array) -> Array:
+def logits_of(net: LayerGraph, parameters: dict[str, Array], x: Array) -> Array:
     """By a forward pass, compiled once for a network."""
     return net.forward(x, parameters)[net.output]
 
 
 @partial(jax.jit, static_argnums=0)
-def _descend(net: Sequential, parameters, moments, x: Array, y: Array, observed: Array, rate: float, decay: float):
+def _descend(net: LayerGraph, parameters, moments, x: Array, y: Array, observed: Array, rate: float, decay: float):
     """A step. It is not a loop of steps: in the body of a loop XLA:CPU has but slow convolutions."""
 
     def loss(values: dict[str, Array]) -> Array:

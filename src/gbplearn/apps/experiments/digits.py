@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ...core.progress import progress
 from ...learner.learner import Learner
-from ...network.sequential import Sequential
+from ...network.layer_graph import LayerGraph
 from ...network.zoo import digits_classifier
 from ...show.figures import BLUE, ORANGE
 from ...show.page import Section
@@ -80,7 +80,7 @@ def learn(
 
 
 def learn_with_adam(
-    stream: Stream, net: Sequential, seed: int, steps: Sequence[int] = STEPS
+    stream: Stream, net: LayerGraph, seed: int, steps: Sequence[int] = STEPS
 ) -> tuple[np.ndarray, dict[str, float | int]]:
     """The same architecture by gradients: accuracies after each batch, and the step size with which."""
     chosen = choose(net, stream.x, stream.y, rates=RATES, steps=steps, batch=stream.batch, seed=seed)
