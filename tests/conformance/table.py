@@ -205,6 +205,50 @@ def image(layer, shape) -> Kind:
     )
 
 
+def joined(layer, *inputs) -> Kind:
+    """Several variables as one, or a part of one; by hand every number picks what it is made of."""
+    outputs = (inputs[0][0], *layer.joined_shape(*(s[1:] for s in inputs)))
+    taken = dict(zip("xz", inputs))
+
+    def as_layer(v):
+        return layer.join("join", [v[n] for n in taken], v["y"])
+
+    def whole(name, v):
+        return v[name][np.unravel_index(np.arange(math.prod(v[name].shape)), v[name].shape)]
+
+    def plain(v):
+        if isinstance(layer, gbp.Add):
+            return [(lambda *a: a[-1] - sum(a[:-1]), (*(whole(n, v) for n in taken), whole("y", v)))]
+        places, begin = np.indices(outputs), getattr(layer, "begin", 0)
+        axis = layer.axis + 1 if layer.axis >= 0 else layer.axis
+        groups = []
+        for name, shape in taken.items():  # of the outputs, the part that is this input; or the other way round
+            if isinstance(layer, gbp.Part):
+                at = [i + begin * (a == axis % len(shape)) for a, i in enumerate(places)]
+                groups.append((lambda a, b: b - a, (v[name][tuple(i.ravel() for i in at)], whole("y", v))))
+                continue
+            at = [i + begin * (a == axis % len(shape)) for a, i in enumerate(np.indices(shape))]
+            groups.append((lambda a, b: b - a, (v["y"][tuple(i.ravel() for i in at)], whole(name, v))))
+            begin += shape[axis]
+        return groups
+
+    return Kind({**taken, "y": outputs}, as_layer, plain)
+
+
+def channel_means(shape) -> Kind:
+    """The mean of each channel of an image."""
+    layer = gbp.GlobalAvgPool2D(sigma=0.4)
+
+    def plain(v):
+        b, c = (i.ravel()[:, None, None] for i in np.indices((shape[0], shape[3])))
+        i, j = np.indices(shape[1:3])
+        y = v["y"][b.ravel(), c.ravel()]
+        return [(lambda a, y: y - jnp.mean(a), (v["x"][b, i[None], j[None], c], y))]
+
+    shapes = {"x": shape, "y": (shape[0], shape[3])}
+    return Kind(shapes, lambda v: [layer.factor("mean", v["x"], {}, v["y"])], plain)
+
+
 def unary(layer, shape) -> Kind:
     """Every element of a variable is measured."""
     soft = isinstance(layer, gbp.SoftmaxObservation)
@@ -333,6 +377,12 @@ CASES = {
     ),
     "max, most left out": Case(image(gbp.MaxPool2D(4, sigma=0.4), (1, 7, 7, 1))),
     "average": Case(image(gbp.AvgPool2D((3, 2), sigma=0.4), (2, 4, 5, 3)), weight="rows", numbers="each"),
+    "mean of channels": Case(channel_means((2, 3, 4, 3)), weight="rows", numbers="each"),
+    # Several variables as one.
+    "add": Case(joined(gbp.Add(sigma=0.4), (3, 4), (3, 4)), weight="rows", numbers="each"),
+    "concatenate": Case(joined(gbp.Concatenate(sigma=0.4), (3, 2, 4), (3, 2, 3)), numbers="each"),
+    "concatenate, first axis": Case(joined(gbp.Concatenate(axis=0, sigma=0.4), (3, 2, 4), (3, 1, 4)), weight="rows"),
+    "part": Case(joined(gbp.Part(1, 4, sigma=0.4), (3, 2, 5)), weight="rows", numbers="each"),
     "upsample": Case(image(gbp.Upsample2D((1, 3), sigma=0.4), (2, 2, 3, 3)), pools="y", weight="rows"),
     # Linear factors over slices, and over single elements.
     "smooth": Case(image(gbp.PairwiseSmoothing(sigma=0.4), (2, 5, 9, 1)), "slices", weight="rows"),

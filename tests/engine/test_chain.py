@@ -41,7 +41,7 @@ def prepared(net):
 
 def forward(net, links, means, x):
     for link in links:
-        x = link.outputs(x, means)
+        x = link.outputs([x], means)
     return x
 
 
@@ -82,7 +82,7 @@ def test_noise_of_the_layers_comes_up():
     found, now = np.asarray(chain.linearise(links, means, jnp.asarray(x)).noise), jnp.asarray(x)
     expected = np.zeros_like(found)
     for i, link in enumerate(links):
-        now = link.outputs(now, means)
+        now = link.outputs([now], means)
         g = np.asarray(jax.vmap(jax.jacrev(lambda h, i=i: forward(net, links[i + 1 :], means, h[None])[0]))(now))
         g = g.reshape(*g.shape[:2], -1)
         expected += (0.02, 0.03, 0.05, 0.04)[i] ** 2 * np.einsum("bci,bdi->bcd", g, g)
