@@ -29,8 +29,9 @@ from gbplearn.layers.layer import Layer
 
 
 def test_every_layer_comes_back(tmp_path):
-    another_head = gbp.CategoricalObservation  # saved in tests/layers/test_categorical.py
-    assert {type(layer) for layer in EVERY_LAYER.layers} | {another_head} == set(values.LAYERS.values())
+    # Saved in tests/layers/test_categorical.py, and in tests/network/test_nodes.py.
+    others = {gbp.CategoricalObservation, gbp.Add, gbp.Concatenate, gbp.Part, gbp.GlobalAvgPool2D}
+    assert {type(layer) for layer in EVERY_LAYER.layers} | others == set(values.LAYERS.values())
     learner = gbp.Learner(EVERY_LAYER, (6, 8, 1), input_prior=gbp.Gaussian.from_moments(np.zeros((8, 1)), std=0.5))
     again = there_and_back(learner, tmp_path)
     assert bits(*again.posterior.values(), *again.prior.values()) == bits(*learner.posterior.values()) * 2
@@ -50,7 +51,7 @@ def test_a_prior_that_follows_from_the_inputs_comes_back(tmp_path):
     """None where it may be, although it is not the default."""
     learner = gbp.Learner(gbp.Sequential(gbp.Dense(2, weight_prior=None), gbp.Dense(2)), (3,))
     again = there_and_back(learner, tmp_path)
-    assert [layer.weight_prior for layer in again.net.layers] == [None, 0.15]
+    assert [layer.weight_prior for layer in again.net.layers] == [None, "auto"]
     assert bits(*again.prior.values()) == bits(*learner.prior.values())
 
 

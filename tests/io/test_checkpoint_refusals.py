@@ -91,6 +91,14 @@ LIES = {
     "version": (("version",), 3, "version"),
     "factors": (("factors",), "yes", "factors"),
     "no layers": (("network",), [], "at least one layer"),
+    "nodes that are no list": (("nodes",), {"a": ["input"]}, "nodes"),
+    "too few nodes": (("nodes",), [["a", ["input"], None]], "layers and 1 nodes"),
+    "nodes of numbers": (("nodes",), [[1, ["input"], None]] * 2, "must have names"),
+    "nodes of one name": (("nodes",), [["a", ["input"], None]] * 2, "each once"),
+    "a node that takes nothing": (("nodes",), [["a", [], None], ["b", ["a"], None]], "take others by name"),
+    "a node without a tie": (("nodes",), [["a", ["input"]], ["b", ["a"]]], "a node must be a name"),
+    "a node that takes itself": (("nodes",), [["a", ["a"], None], ["b", ["a"], None]], "'a' takes 'a'"),
+    "a node tied to none": (("nodes",), [["a", ["input"], None], ["b", ["a"], "c"]], "must name a layer"),
     "no list": (("network",), {"Dense": 1}, "list"),
     "many layers": (("network",), [{"Dense": {}}] * 1001, "more than 1000 layers"),
     "unknown layer": (("network", 0), {"Popen": {"args": "true"}}, "unknown type 'Popen'"),
@@ -198,7 +206,7 @@ def test_hostile_json(good, tmp_path):
     text = json.dumps({**facts, "settings": {**facts["settings"], "tolerance": 0.001}})
     refused(put_together(text.replace("0.001", "1e999"), header, body), tmp_path, "too large")
     refused(put_together(text.replace("0.001", "9" * 10**4), header, body), tmp_path, "not JSON")
-    for missing in facts.keys() - {"tied"}:  # which older files do not have
+    for missing in facts.keys() - {"tied", "nodes"}:  # which older files do not have
         fewer = {name: value for name, value in facts.items() if name != missing}
         refused(put_together(fewer, header, body), tmp_path, missing)
     for head in (b"[" * 10**6, b"{}", b"[]", b'{"__metadata__":5}', b"\xff\xfe" * 8, b"{" + b" " * 50):

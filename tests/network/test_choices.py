@@ -5,13 +5,13 @@ import pytest
 from gbplearn.data.images import load_images
 
 import gbplearn as gbp
-from gbplearn.network.choices import choose_activations, choose_posteriors
+from gbplearn.network.choices import choose_activations, choose_layers
 
 HEAD = gbp.CategoricalObservation()
 
 
 def families(net, shape):
-    return [layer.posterior for layer in choose_posteriors(net, shape).layers if hasattr(layer, "posterior")]
+    return [layer.posterior for layer in choose_layers(net, shape).layers if hasattr(layer, "posterior")]
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_a_family_for_each_layer_that_leaves_it_to_us(layers, shape, chosen):
     net = gbp.Sequential(*layers, HEAD)
     assert families(net, shape) == chosen
     assert [getattr(a, "units", 0) for a in net.layers] == [
-        getattr(a, "units", 0) for a in choose_posteriors(net, shape).layers
+        getattr(a, "units", 0) for a in choose_layers(net, shape).layers
     ]
-    again = choose_posteriors(net, shape)
-    assert choose_posteriors(again, shape) is again
+    again = choose_layers(net, shape)
+    assert choose_layers(again, shape) is again
 
 
 def test_activations_are_vectors_where_they_can_be():

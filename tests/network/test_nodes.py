@@ -84,10 +84,7 @@ def test_inputs_that_are_not_known_exactly_come_through_every_path():
     net, (x, _) = everything(posterior="block"), images()
     links, _, means = prepared(net)
     spread = jnp.full(x.shape, 0.3**2)
-    more = (
-        chain.linearise(links, means, jnp.asarray(x), spread).noise
-        - chain.linearise(links, means, jnp.asarray(x)).noise
-    )
+    noisy, exact = (chain.linearise(links, means, jnp.asarray(x), s).noise for s in (spread, None))
     j = np.asarray(jax.vmap(jax.jacrev(lambda i: plain(means, i)))(x)).reshape(len(x), 2, -1)
     np.testing.assert_allclose(noisy - exact, 0.3**2 * j @ j.transpose(0, 2, 1), rtol=1e-3, atol=1e-6)
 

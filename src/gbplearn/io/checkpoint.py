@@ -330,7 +330,9 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[LayerGraph, Shape]:
 def _nodes(data: Any, layers: list[Any]) -> dict[str, Any]:
     """The nodes of a `gbp.Network`: name, what it takes, and whose layer it is once more, if it is."""
     out: dict[str, Any] = {}
-    for node, layer in zip(as_list(data, "nodes"), layers, strict=True):
+    if len(as_list(data, "nodes")) != len(layers):
+        raise ValueError(f"it has {len(layers)} layers and {len(data)} nodes")
+    for node, layer in zip(data, layers):
         if len(as_list(node, "node")) != 3:
             raise ValueError("a node must be a name, what it takes and what it is tied to")
         name, takes, tied = node

@@ -33,16 +33,22 @@ from ..kernels.forms import MatrixForm
 from . import planar
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import (
+    AUTO,
     Parameter,
     Transform,
     check_not_negative,
     check_positive,
+    check_positive_or_auto,
     check_posterior,
     check_robust,
     check_whole,
+    given_or,
     of_vectors,
     unit_parameters,
+    weight_scale,
 )
+
+_WEIGHT_PRIOR = 0.1  # of scalars, where none is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,9 +273,9 @@ class ConvolutionLayer(Transform):
     stride: int | Sequence[int] = 1
     activation: str | Elementwise = "linear"
     sigma: float = 0.01
-    weight_prior: float | None = 0.1
-    bias_prior: float = 0.1
-    prior: float = 3.0
+    weight_prior: float | str | None = AUTO
+    bias_prior: float | str = AUTO
+    prior: float | str = AUTO
     weight_init: float | None = None
     bias_init: float = 0.0
     weight_start: float = 0.0
@@ -284,9 +290,10 @@ class ConvolutionLayer(Transform):
         check_whole(name, filters=self.filters)
         as_pair(name, "kernel", self.kernel)
         as_pair(name, "stride", self.stride)
-        check_positive(name, sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior, gain=self.gain)
+        check_positive(name, sigma=self.sigma, gain=self.gain)
+        check_positive_or_auto(name, bias_prior=self.bias_prior, prior=self.prior)
         if self.weight_prior is not None:
-            check_positive(name, weight_prior=self.weight_prior)
+            check_positive_or_auto(name, weight_prior=self.weight_prior)
         check_not_negative(name, weight_init=self.weight_init, bias_init=self.bias_init, weight_start=self.weight_start)
         check_robust(name, self.robust)
         find_activation(self.activation)
@@ -303,10 +310,10 @@ class ConvolutionLayer(Transform):
 
     def _parameters(self, channels: int, targets: int, summed: float) -> dict[str, Parameter]:
         """**Arguments:** `summed`: how many products of a weight and a number a sum has."""
-        prior = self.gain / math.sqrt(summed) if self.weight_prior is None else self.weight_prior
+        prior = weight_scale(self.weight_prior, _WEIGHT_PRIOR, self.gain, summed)
         init = prior if self.weight_init is None else self.weight_init
         weight = Parameter((*self.kernel_size, channels, targets), prior, init, self.weight_start)
-        bias = Parameter((targets,), self.bias_prior, self.bias_init)
+        bias = Parameter((targets,), given_or(self.bias_prior, _WEIGHT_PRIOR), self.bias_init)
         if of_vectors(self.posterior):
             return unit_parameters(self.posterior, weight, bias)
         return {"weight": weight, "bias": bias}

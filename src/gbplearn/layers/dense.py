@@ -30,15 +30,21 @@ from ..graph.variable import Variable
 from ..kernels.forms import MatrixForm
 from .activation import Elementwise, find_activation, negative_slope, value_and_slope
 from .layer import (
+    AUTO,
     Parameter,
     Transform,
     check_not_negative,
     check_positive,
+    check_positive_or_auto,
     check_posterior,
     check_whole,
+    given_or,
     of_vectors,
     unit_parameters,
+    weight_scale,
 )
+
+_WEIGHT_PRIOR = 0.15  # of scalars, where none is given
 
 
 class DenseKind(FactorKind):
@@ -156,10 +162,12 @@ class Dense(Transform):
         `gbp.LeakyRelu(slope)`, `gbp.SmoothLeakyRelu(slope, width)`, or any elementwise JAX function.
     - `sigma`: standard deviation of the outputs around `g(inputs w + d)`.
     - `weight_prior`, `bias_prior`: standard deviations of the priors of the parameters. `weight_prior=None` is
-        `gain / √n` for weights that add `n` numbers up: with a gain of 1 the sum is then as large as these are.
+        `gain / √n` for weights that add `n` numbers up: with a gain of 1 the sum is then as large as these are. "auto"
+        is 0.15 with scalar activations; with vector ones a learner chooses, for inputs about as large as 1.
     - `weight_init`, `bias_init`: standard deviations of the random prior *means*; `weight_init` is `weight_prior` by
         default, `bias_init` 0. With all means zero all hidden units would stay equal.
-    - `prior`: standard deviation of the prior of the outputs.
+    - `prior`: standard deviation of the prior of the outputs; "auto" is 3, and 50 for the last layer with vector
+        activations.
     - `direction`: "forward", or "generative": the outputs explain the inputs, with weights `(units, inputs)` and a bias
         for each input.
     - `posterior`: what beliefs keep of the parameters: "diagonal", a variance of each; "block", a covariance of all
@@ -177,9 +185,9 @@ class Dense(Transform):
     units: int
     activation: str | Elementwise = "linear"
     sigma: float = 0.01
-    weight_prior: float | None = 0.15
-    bias_prior: float = 0.15
-    prior: float = 3.0
+    weight_prior: float | str | None = AUTO
+    bias_prior: float | str = AUTO
+    prior: float | str = AUTO
     weight_init: float | None = None
     bias_init: float = 0.0
     direction: str = "forward"
@@ -193,9 +201,10 @@ class Dense(Transform):
         check_whole("Dense", units=self.units)
         if self.direction not in ("forward", "generative"):
             raise ValueError(f"Dense: direction must be 'forward' or 'generative', got {self.direction!r}")
-        check_positive("Dense", sigma=self.sigma, bias_prior=self.bias_prior, prior=self.prior, gain=self.gain)
+        check_positive("Dense", sigma=self.sigma, gain=self.gain)
+        check_positive_or_auto("Dense", bias_prior=self.bias_prior, prior=self.prior)
         if self.weight_prior is not None:
-            check_positive("Dense", weight_prior=self.weight_prior)
+            check_positive_or_auto("Dense", weight_prior=self.weight_prior)
         if self.length_scale is not None:
             check_positive("Dense", length_scale=self.length_scale)
             if self.generative:
@@ -226,9 +235,9 @@ class Dense(Transform):
         inputs = math.prod(shape)
         forward = self.direction == "forward"
         weight = (inputs, self.units) if forward else (self.units, inputs)
-        prior = self.gain / math.sqrt(weight[0]) if self.weight_prior is None else self.weight_prior
+        prior = weight_scale(self.weight_prior, _WEIGHT_PRIOR, self.gain, weight[0])
         init = prior if self.weight_init is None else self.weight_init
-        bias = Parameter(weight[1:], self.bias_prior, self.bias_init)
+        bias = Parameter(weight[1:], given_or(self.bias_prior, _WEIGHT_PRIOR), self.bias_init)
         alike = None
         if self.length_scale is not None:
             if len(shape) != 3:

@@ -73,6 +73,22 @@ def unit_parameters(posterior: str, weight: Parameter, bias: Parameter) -> dict[
     return {"parameters": Parameter((units, inputs + 1), prior, init, start, posterior, weight.correlation)}
 
 
+# Of a number that the user leaves to us: with scalar activations it is that of the published networks, with vector ones
+# a learner chooses (`network/choices.py`).
+AUTO = "auto"
+OUTPUT_PRIOR = 3.0
+
+
+def given_or(value: Any, default: float) -> Any:
+    """A number, or the default for `AUTO`."""
+    return default if isinstance(value, str) else value
+
+
+def weight_scale(value: Any, default: float, gain: float, summed: int | float) -> Any:
+    """Standard deviation of weights: as given; `AUTO`: the default; None: by how many numbers they add up."""
+    return gain / math.sqrt(summed) if value is None else given_or(value, default)
+
+
 class Layer(abc.ABC):
     """A part of a network, as the user writes it down."""
 
@@ -87,7 +103,12 @@ class Layer(abc.ABC):
 class Transform(Layer):
     """A layer with outputs of its own: new variables, joined to the inputs by one factor group."""
 
-    prior: float  # standard deviation of the outputs' prior N(0, prior²)
+    prior: Any  # standard deviation of the outputs' prior N(0, prior²), or `AUTO`
+
+    @property
+    def output_prior(self) -> Any:
+        """The standard deviation of the outputs' prior."""
+        return given_or(self.prior, OUTPUT_PRIOR)
 
     @property
     def generative(self) -> bool:
@@ -152,6 +173,15 @@ def check_positive(layer: str, **values: float | None) -> None:
         number = not isinstance(value, bool) and isinstance(value, numbers.Real | np.number | np.ndarray | Array)
         if value is None or not number or np.ndim(value) or not (0 < value < math.inf):
             raise ValueError(f"{layer}: {what} must be a number > 0, got {value!r}")
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
+
+
+def check_positive_or_auto(layer: str, **values: Any) -> None:
+    """The same, but for `AUTO`."""
+    check_positive(layer, **{what: value for what, value in values.items() if not _is_auto(value)})
 
 
 def check_robust(layer: str, robust: Any) -> None:

@@ -33,7 +33,7 @@ from ..graph.group import check_mode
 from ..layers.class_observation import ClassObservation
 from ..layers.layer import Transform, check_whole
 from ..network.batch import PREDICT_SIZES, Batch, padded_size
-from ..network.choices import choose_activations, choose_posteriors
+from ..network.choices import choose_activations, choose_layers
 from ..network.layer_graph import LayerGraph
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
@@ -198,7 +198,7 @@ class Learner:
             check_whole("Learner", iterations=iterations)
             if tolerance is not None and not (isinstance(tolerance, (int, float)) and tolerance >= 0):
                 raise ValueError(f"tolerance must be a number >= 0 or None, got {tolerance!r}")
-            net = self.net = choose_posteriors(net, self.input_shape)
+            net = self.net = choose_layers(net, self.input_shape)
         rotated = [name for name, p in net.parameters(self.input_shape).items() if p.posterior == "rotated"]
         if rotated and self.activations == "scalar":
             raise ValueError(f"'{rotated[0]}': posterior='rotated' needs vector activations")

@@ -143,7 +143,7 @@ class BatchProgram:
                 prior[INPUT] = given
         for place in plan.places:
             if isinstance(place.layer, Transform) and not (batch.weight is None or place.variable in first.uniform):
-                wide = activation_prior(place.layer.prior, batch, len(plan.shapes[place.variable])).astype(dtype)
+                wide = activation_prior(place.layer.output_prior, batch, len(plan.shapes[place.variable])).astype(dtype)
                 prior[place.variable] = wide.broadcast_to(prior[place.variable].shape)
         start |= {n: jnp.asarray(a, dtype) for n, a in activations.items() if n in prior}
         return Data(prior, start, fixed, held, first.uniform, self._factors(plan, batch, dtype))

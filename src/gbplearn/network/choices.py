@@ -1,4 +1,4 @@
-"""What "auto" stands for: which activations a learner has, and what beliefs keep of each layer's weights.
+"""What "auto" stands for: which activations a learner has, what beliefs keep of each layer's weights, and priors.
 
 With vector activations filters are blocks as long as these are small; the last layer has one covariance for its units,
 if its inputs are not too many; all other layers keep variances along their principal axes, or of each weight where it
@@ -16,12 +16,15 @@ from typing import Any
 from ..factors.operators import Shape
 from ..layers.categorical import CategoricalObservation
 from ..layers.dense import Dense
-from ..layers.layer import of_vectors
+from ..layers.layer import AUTO, of_vectors
 from .layer_graph import LayerGraph
 from .vector_activations import links_of
 
 # Weights of a unit, of which a covariance is kept: an update takes time as the square of their number.
 _LONGEST_FILTER, _LONGEST_ROW = 512, 6400
+# Of weights that add n numbers up the standard deviation is a gain / √n: of hidden layers, and of the last, whose prior
+# means are 0. Then of all biases, and of the last outputs. Chosen on held-back training images (`docs/decisions.md`).
+_GAIN, _LAST_GAIN, _BIAS_PRIOR, _LAST_PRIOR = 2.0, 2.5, 0.2, 50.0
 
 
 def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str]) -> str:
@@ -32,25 +35,38 @@ def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str
     if not isinstance(net.layers[-1], CategoricalObservation) or any(True for _ in scalars_only):
         return "scalar"
     try:
-        chosen = choose_posteriors(net, shape)
+        chosen = choose_layers(net, shape)
         links_of(chosen.places, chosen.shapes(shape))
     except ValueError:  # a layer that only scalars can have
         return "scalar"
     return "vector"
 
 
-def choose_posteriors(net: LayerGraph, shape: Shape) -> LayerGraph:
-    """The network for vector activations, with a family of beliefs for each layer that leaves it to us."""
+def choose_layers(net: LayerGraph, shape: Shape) -> LayerGraph:
+    """The network for vector activations, with a family of beliefs and priors for each layer that leaves them to us."""
     shapes, layers = net.shapes(shape), []
     last = max((i for i, place in enumerate(net.places) if hasattr(place.layer, "posterior")), default=None)
     for i, place in enumerate(net.places):
         layer: Any = place.layer
-        if getattr(layer, "posterior", None) == "auto":
+        if getattr(layer, "posterior", None) == AUTO:
             weight = next(iter(place.parameters(shapes).values()))
             inputs = weight.shape[-1] - 1 if of_vectors(weight.posterior) else math.prod(weight.shape[:-1])
             layer = dataclasses.replace(layer, posterior=_family(layer, i == last, inputs))
-        layers.append(layer)
+        layers.append(_with_priors(layer, i == last))
     return net if all(a is b for a, b in zip(layers, net.layers)) else net.with_layers(layers)
+
+
+def _with_priors(layer: Any, last: bool) -> Any:
+    new: dict[str, Any] = {}
+    if getattr(layer, "weight_prior", None) == AUTO:
+        new |= {"weight_prior": None, "gain": layer.gain * (_LAST_GAIN if last else _GAIN)}
+        if last and layer.weight_init is None:
+            new["weight_init"] = 0.0
+    if getattr(layer, "bias_prior", None) == AUTO:
+        new["bias_prior"] = _BIAS_PRIOR
+    if last and layer.prior == AUTO:
+        new["prior"] = _LAST_PRIOR
+    return dataclasses.replace(layer, **new) if new else layer
 
 
 def _family(layer: Any, last: bool, inputs: int) -> str:

@@ -91,7 +91,7 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         graph.variable(
             place.variable,
             (batch.size, *plan.shapes[place.variable]),
-            prior=activation_prior(place.layer.prior, batch, len(plan.shapes[place.variable])),
+            prior=activation_prior(place.layer.output_prior, batch, len(plan.shapes[place.variable])),
             start=plan.activations.get(place.variable),
         )
     if plan.factors is not None:

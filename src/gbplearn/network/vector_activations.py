@@ -322,7 +322,7 @@ class VectorActivations:
             as_vectors(beliefs, self.links, self.dtype),
             x,
             targets,
-            np.full(batch.size, self._output_layer.prior**-2),
+            np.full(batch.size, self._output_layer.output_prior**-2),
             weight,
             iterations,
             tolerance,
@@ -360,7 +360,7 @@ class VectorActivations:
                 "most_probable needs layers with posterior='block' or 'shared', and a head that learns noise"
             )
         x, spread = self._inputs(batch)
-        held = np.full(batch.size, self._output_layer.prior**-2)
+        held = np.full(batch.size, self._output_layer.output_prior**-2)
         return most_probable(self.links, vectors, x, targets, held, batch.label_weights, spread)
 
     def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
@@ -368,7 +368,7 @@ class VectorActivations:
         mean, noise, uncertain = chain.predict(
             self.links, as_vectors(beliefs, self.links, self.dtype), *self._inputs(batch)
         )
-        held = self._output_layer.prior**-2
+        held = self._output_layer.output_prior**-2
         lam = held + 1 / (noise + uncertain if parameters == "random" else noise)
         return Gaussian(jnp.asarray(mean * (lam - held), self.dtype), jnp.asarray(lam, self.dtype))
 

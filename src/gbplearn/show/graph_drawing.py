@@ -51,7 +51,7 @@ def draw_network(
     variables = {INPUT: Variable(INPUT, (int(batch), *shape))}
     variables |= {v.variable.name: v.variable for f in factors for v in f.views}
     priors = {name: p.prior for name, p in net.parameters(shape).items()}
-    outputs = {s.variable: s.layer.prior for s in net.places if isinstance(s.layer, Transform)}
+    outputs = {s.variable: s.layer.output_prior for s in net.places if isinstance(s.layer, Transform)}
     observed = set() if net.observes_input else {INPUT}
     boxes = []
     for name, variable in variables.items():
