@@ -131,8 +131,8 @@ def learn_by_messages(method, chosen, data, order, val):
 
 
 def learn_otherwise(method, chosen, data, order, val):
-    name, dense = method.removesuffix(" dense"), method.endswith("dense")
-    model = baseline(name, chosen, -(-len(order) // BATCH), dense)(data.train_x.shape[1:], SEED)
+    name, graph = method.removesuffix(" dense"), "dense-vector" if method.endswith("dense") else "convolutional"
+    model = baseline(name, chosen, -(-len(order) // BATCH), graph)(data.train_x.shape[1:], SEED)
     for i in progress(range(0, len(order), BATCH), method):
         rows = order[i : i + BATCH]
         model.update(data.train_x[rows], data.train_y[rows])

@@ -51,7 +51,7 @@ def small(monkeypatch):
     """An experiment of seconds."""
     monkeypatch.setitem(image_settings.NETWORKS, "convolutional", small_network)
     monkeypatch.setitem(image_settings.CHOSEN, "digits", CHOSEN)
-    monkeypatch.setitem(image_settings.CHOSEN_DENSE, "digits", {"adam cosine": {"rate": 0.001}})
+    monkeypatch.setitem(image_settings.CHOSEN_DEEP["dense-vector"], "digits", {"adam cosine": {"rate": 0.001}})
     monkeypatch.setattr(image_settings, "paper_classifier", small_network)
     return Small(examples=140, iterations=60, batch=20, compared=("adam", "kalman", "linear"))
 

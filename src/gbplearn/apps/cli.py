@@ -97,7 +97,7 @@ class RunExperiment:
     """File that every run adds its lines to."""
     data_dir: Path | None = None
     """Of all after digits: as of `gbplearn train`."""
-    graph: Literal["convolutional", "dense", "vector", "dense-vector"] | None = None
+    graph: Literal["convolutional", "dense", "vector", "dense-vector", "lenet", "residual"] | None = None
     """Of mnist, fashion-mnist, cifar10: the paper's network, dense layers, or the paper's layers with vector beliefs
     and activations."""
     examples: int | None = None

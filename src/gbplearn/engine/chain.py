@@ -57,7 +57,8 @@ _ROUNDING = 1e-5
 # Pairs of draws that the evidence of a likelihood which is not Gaussian takes.
 _DRAWS = 128
 # Share of the last expansion that is kept in the next. That of a likelihood under its own belief may swing: where the
-# outputs move by more than this part of the least that they have moved, half as much of a new one is taken.
+# outputs turn back, and move by more than this part of the least that they have moved, half as much of a new one is
+# taken.
 _KEPT, _SWINGS = 0.2, 0.9
 
 
@@ -424,19 +425,19 @@ def condition(
         precision = precision * (share * weight)[:, None, None]
         return precision, gradient * (share * weight)[:, None] + np.einsum("bcd,bd->bc", precision, mean)
 
-    mean, variance, kept = start, _alone(covariance, classes), 0.0
+    mean, variance, kept, step = start, _alone(covariance, classes), 0.0, np.zeros_like(start)
     d, e = expanded(mean, variance)
     while True:
         joint = Joint.of(start, covariance, d + prior, e)
         before, mean, variance = mean, joint.mean, joint.variance()
-        move = np.abs(mean - before) / np.sqrt(np.maximum(variance, _TINY))
-        moves.append(float(np.max(move, where=observed[:, None], initial=0)))
+        last, step = step, np.where(observed[:, None], (mean - before) / np.sqrt(np.maximum(variance, _TINY)), 0)
+        moves.append(float(np.abs(step).max(initial=0)))
         # Undamped it would have been this much.
         settled = targets.exact or moves[-1] < tolerance * (1 - kept)
         if settled or len(moves) >= iterations or not np.isfinite(moves[-1]):
             break
         kept = max(kept, _KEPT)
-        if moves[-1] > _SWINGS * min(moves[:-1], default=math.inf):
+        if (last * step).sum() < 0 and moves[-1] > _SWINGS * min(moves[:-1]):
             kept = 0.5 * (1 + kept)
         own_d, own_e = expanded(mean, variance)
         d, e = kept * d + (1 - kept) * own_d, kept * e + (1 - kept) * own_e

@@ -11,10 +11,12 @@ from ..layers.conv2d import Conv2D
 from ..layers.conv_transpose2d import ConvTranspose2D
 from ..layers.dense import Dense
 from ..layers.gaussian_observation import GaussianObservation
+from ..layers.join import Add
 from ..layers.max_pool2d import MaxPool2D
 from ..layers.pairwise_smoothing import PairwiseSmoothing
 from ..layers.softmax import SoftmaxObservation
 from ..layers.upsample2d import Upsample2D
+from .network import Network
 from .sequential import Sequential
 
 
@@ -126,6 +128,43 @@ def dense_vector_classifier(
         ),
         CategoricalObservation(),
     )
+
+
+def lenet(classes: int = 10) -> Sequential:
+    """LeNet-5 (LeCun et al. 1998) for images of 28 x 28 pixels, with leaky rectifiers and pooling by the maximum.
+
+    Every prior is that of its layer: nothing is tuned.
+    """
+    return Sequential(
+        Conv2D(6, kernel=5, padding="same", activation="leaky_relu"),
+        MaxPool2D(2),
+        Conv2D(16, kernel=5, activation="leaky_relu"),
+        MaxPool2D(2),
+        Dense(120, "leaky_relu"),
+        Dense(84, "leaky_relu"),
+        Dense(classes),
+        CategoricalObservation(),
+    )
+
+
+def residual_network(classes: int = 10, filters: int = 16, blocks: int = 4) -> Network:
+    """A convolution, `blocks` of two convolutions beside a skip connection, and a dense layer: ten layers by default.
+
+    Behind each of the first two blocks images are pooled to half their size. Every prior is that of its layer.
+    """
+    nodes: dict[str, Any] = {"stem": Conv2D(filters, kernel=3, padding="same", activation="leaky_relu")}
+    before = "stem"
+    for block in range(1, blocks + 1):
+        first, second, summed = f"first_{block}", f"second_{block}", f"sum_{block}"
+        nodes[first] = (Conv2D(filters, kernel=3, padding="same", activation="leaky_relu"), before)
+        # What a block adds is smaller than what goes past it, so that sums do not grow.
+        nodes[second] = Conv2D(filters, kernel=3, padding="same", weight_prior=None, gain=0.7)
+        nodes[summed] = (Add(), before, second)
+        before = summed
+        if block <= 2:
+            before = f"pool_{block}"
+            nodes[before] = MaxPool2D(2)
+    return Network({**nodes, "logits": Dense(classes), "class": CategoricalObservation()})
 
 
 def digits_vector_classifier() -> Sequential:

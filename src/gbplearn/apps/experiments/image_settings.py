@@ -12,19 +12,31 @@ from typing import Any
 from ...factors.operators import Shape
 from ...layers.dense import Dense
 from ...layers.softmax import SoftmaxObservation
+from ...network.layer_graph import LayerGraph
 from ...network.sequential import Sequential
-from ...network.zoo import dense_classifier, dense_vector_classifier, paper_classifier, vector_classifier
+from ...network.zoo import (
+    dense_classifier,
+    dense_vector_classifier,
+    lenet,
+    paper_classifier,
+    residual_network,
+    vector_classifier,
+)
 from ..baselines.cnn import GradientClassifier
 from ..baselines.diagonal_ekf import DiagonalEKF
 
 # Of the paper's standard deviations one is changed, that of the logits: at its 2.0 the network is not sure enough.
-NETWORKS: dict[str, Callable[[], Sequential]] = {
+NETWORKS: dict[str, Callable[[], LayerGraph]] = {
     "convolutional": partial(paper_classifier, logit_prior=5.0),
     "dense": dense_classifier,
     "vector": vector_classifier,  # the paper's layers, with vector beliefs and activations
     "dense-vector": dense_vector_classifier,
+    "lenet": lenet,
+    "residual": residual_network,
 }
-ACTIVATIONS = {"vector": "vector", "dense-vector": "vector"}  # of the learner; of the others "scalar"
+ACTIVATIONS: dict[str, str] = {"vector": "vector", "dense-vector": "vector", "lenet": "vector", "residual": "vector"}
+    ("vector", "dense-vector", "lenet", "residual"), "vector"
+)  # of the learner; of the others "scalar"
 # Images a batch, and of message passing at most so many iterations for each.
 BATCH, ITERATIONS = 50, 50
 
@@ -51,22 +63,23 @@ CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
-# The same with two hidden layers of 501 units.
-CHOSEN_DENSE: dict[str, dict[str, dict[str, Any]]] = {
-    data: {"adam cosine": {"rate": 0.001, "steps": 3}} for data in CHOSEN
+# The same with the other networks that are compared with gradients on their own layers.
+CHOSEN_DEEP: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    graph: {data: {"adam cosine": {"rate": 0.001, "steps": 3}} for data in CHOSEN}
+    for graph in ("dense-vector", "lenet", "residual")
 }
 
 Build = Callable[[Shape, int], Any]
 
 
-def network(graph: str) -> Sequential:
+def network(graph: str) -> LayerGraph:
     """The factor graph to learn."""
     if graph not in NETWORKS:
         raise ValueError(f"graph must be one of {', '.join(NETWORKS)}, got {graph!r}")
     return NETWORKS[graph]()
 
 
-def baseline(name: str, chosen: dict[str, Any], batches: int, dense: bool = False) -> Build:
+def baseline(name: str, chosen: dict[str, Any], batches: int, graph: str = "convolutional") -> Build:
     """How something to compare with is made, from the shape of an image and a seed.
 
     **Arguments:**
@@ -74,9 +87,11 @@ def baseline(name: str, chosen: dict[str, Any], batches: int, dense: bool = Fals
     - `name`: "adam", "adam cosine", "kalman", "linear".
     - `chosen`: its settings.
     - `batches`: of the pass, over which a step size falls.
-    - `dense`: with two hidden layers of 501 units in the place of the paper's network.
+    - `graph`: whose layers it has: those of `CHOSEN_DEEP` have their own, all others the paper's.
     """
-    deep = dense_classifier() if dense else paper_classifier()
+    deep: LayerGraph = dense_classifier() if graph == "dense-vector" else paper_classifier()
+    if graph in ("lenet", "residual"):
+        deep = NETWORKS[graph]()
     net = Sequential(Dense(10), SoftmaxObservation()) if name == "linear" else deep
     how = {k: v for k, v in chosen.items() if k != "temperature"}
     if name == "kalman":
@@ -87,6 +102,5 @@ def baseline(name: str, chosen: dict[str, Any], batches: int, dense: bool = Fals
 
 def baselines(data: str, batches: int, graph: str = "convolutional") -> dict[str, tuple[Build, dict[str, Any]]]:
     """All that a data set and a graph are compared with: how it is made, and its settings."""
-    dense = graph == "dense-vector"
-    chosen = (CHOSEN_DENSE if dense else CHOSEN)[data]
-    return {name: (baseline(name, how, batches, dense), how) for name, how in chosen.items()}
+    chosen = CHOSEN_DEEP.get(graph, CHOSEN)[data]
+    return {name: (baseline(name, how, batches, graph), how) for name, how in chosen.items()}

@@ -29,7 +29,7 @@ from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training
 from .experiment import READ_OUT, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
-from .image_settings import ACTIVATIONS, ITERATIONS, baselines, network
+from .image_settings import ACTIVATIONS, CHOSEN_DEEP, ITERATIONS, baselines, network
 from .parts import InParts, Parts, check_same
 
 SLOW = ("kalman",)  # compared with for the first seed only
@@ -42,7 +42,8 @@ class ImageStream(InParts):
     **Arguments:**
 
     - `graph`: "convolutional", the paper's network; "dense", as wide as is practical; "vector", the paper's layers
-        with vector beliefs and activations; or "dense-vector", two wide hidden layers with them.
+        with vector beliefs and activations; "dense-vector", two wide hidden layers with them; "lenet", or "residual",
+        ten layers with skip connections.
     - `batch`, `iterations`: as the learner.
     - `examples`: how many training images; None for all.
     - `compared`, `compared_seeds`: which other ways of learning run beside it, for the first so many seeds.
@@ -111,7 +112,9 @@ class ImageStream(InParts):
 
     def compared_with(self, seed: int) -> list[str]:
         """What runs beside this seed: what has the architecture of this graph, or is none."""
-        kept = {"dense": ("linear",), "vector": (), "dense-vector": ("adam cosine",)}.get(self.graph, self.compared)
+        own: dict[str, tuple[str, ...]] = {"dense": ("linear",), "vector": ()}
+        own.update(dict.fromkeys(CHOSEN_DEEP, ("adam cosine",)))
+        kept = own.get(self.graph, self.compared)
         names = [n for n in self.compared if n in kept]
         return [n for n in names if seed < (min(1, self.compared_seeds) if n in SLOW else self.compared_seeds)]
 
