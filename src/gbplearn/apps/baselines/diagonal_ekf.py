@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from ...factors.operators import Shape
-from ...network.sequential import Sequential
+from ...network.layer_graph import LayerGraph
 from .cnn import first_parameters, logits_of
 
 _RIDGE = 1e-3  # e: else R is singular, as probabilities sum to one
@@ -41,7 +41,7 @@ class DiagonalEKF:
 
     def __init__(
         self,
-        net: Sequential,
+        net: LayerGraph,
         input_shape: Shape | None = None,
         *,
         prior_std: float,
@@ -74,7 +74,7 @@ class DiagonalEKF:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _filter(net: Sequential, unravel, mean: Array, variance: Array, x: Array, y: Array, q: float):
+def _filter(net: LayerGraph, unravel, mean: Array, variance: Array, x: Array, y: Array, q: float):
     logits, pull = jax.vjp(lambda m: logits_of(net, unravel(m), x)[0], mean)
     classes = jnp.eye(len(logits), dtype=logits.dtype)
     (jacobian,) = jax.vmap(pull)(classes)  # a row a class

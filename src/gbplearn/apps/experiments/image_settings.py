@@ -34,9 +34,8 @@ NETWORKS: dict[str, Callable[[], LayerGraph]] = {
     "lenet": lenet,
     "residual": residual_network,
 }
+# Of the learner; of the others "scalar".
 ACTIVATIONS: dict[str, str] = {"vector": "vector", "dense-vector": "vector", "lenet": "vector", "residual": "vector"}
-    ("vector", "dense-vector", "lenet", "residual"), "vector"
-)  # of the learner; of the others "scalar"
 # Images a batch, and of message passing at most so many iterations for each.
 BATCH, ITERATIONS = 50, 50
 
