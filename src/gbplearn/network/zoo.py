@@ -167,6 +167,23 @@ def residual_network(classes: int = 10, filters: int = 16, blocks: int = 4) -> N
     return Network({**nodes, "logits": Dense(classes), "class": CategoricalObservation()})
 
 
+def autoencoder(numbers: int, code: int = 16, *, sigma: float = 0.1) -> Sequential:
+    """Encoder, latent layer and decoder: `learner.update(x, x)` with `Learner(activations="vector")`, small batches.
+
+    **Arguments:**
+
+    - `numbers`: of an example; about as large as 1, and about 0 on average.
+    - `code`: units of the latent layer.
+    - `sigma`: noise of the outputs.
+    """
+    return Sequential(
+        Dense(code, "tanh", name="code"),
+        Dense(numbers, weight_prior=None, prior=10.0, name="outputs"),
+        GaussianObservation(sigma=sigma),
+        input_shape=(numbers,),
+    )
+
+
 def digits_vector_classifier() -> Sequential:
     """A small sister of it for the 8 x 8 digits of scikit-learn."""
     return Sequential(
