@@ -55,12 +55,12 @@ def digits():
 def test_ten_layers_learn_digits_with_the_priors_that_are_theirs(digits):
     """A batch at the beginning may count less, where the layers are not linear so far; none is refused."""
     learner, strained = gbp.Learner(zoo.residual_network(filters=6), (8, 8, 1)), 0
-    for i in range(0, 600, 50):
+    for i in range(0, 400, 50):
         report = learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50])
         assert report.accepted
         strained += report.status is gbp.Status.STRAINED
     assert strained < 4
-    assert (np.asarray(learner.predict_proba(digits.test_x)).argmax(1) == digits.test_y).mean() > 0.9
+    assert (np.asarray(learner.predict_proba(digits.test_x)).argmax(1) == digits.test_y).mean() > 0.85
 
 
 @pytest.mark.parametrize("depth", [1, 3, 5])
@@ -68,16 +68,16 @@ def test_depth_does_not_hurt(digits, depth):
     """Scalars had 81 and 52 % with three and five hidden layers, and refused half of the batches."""
     hidden = [gbp.Dense(64, "leaky_relu") for _ in range(depth)]
     learner = gbp.Learner(gbp.Sequential(*hidden, gbp.Dense(10), gbp.CategoricalObservation()), (8, 8, 1))
-    for i in range(0, 1000, 50):
+    for i in range(0, 800, 50):
         assert learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50]).status is gbp.Status.CONVERGED
-    assert (np.asarray(learner.predict_proba(digits.test_x)).argmax(1) == digits.test_y).mean() > 0.94
+    assert (np.asarray(learner.predict_proba(digits.test_x)).argmax(1) == digits.test_y).mean() > 0.93
 
 
 def test_the_autoencoder_finds_what_principal_components_find(digits):
-    pixels = np.asarray(digits.train_x).reshape(-1, 64)[:600]
+    pixels = np.asarray(digits.train_x).reshape(-1, 64)[:400]
     pixels = pixels - pixels.mean(0)
     learner = gbp.Learner(zoo.autoencoder(64, code=8), activations="vector")
-    for i in range(0, 600, 10):
+    for i in range(0, 400, 10):
         learner.update(pixels[i : i + 10], pixels[i : i + 10])
     error = np.sqrt(np.mean((np.asarray(learner.predict(pixels).mean) - pixels) ** 2))
     values = np.linalg.svd(pixels, compute_uv=False)
