@@ -13,6 +13,7 @@ with `mu` the mean of all `n`, and `W = (C + eps I)^(-1/2)` of their covariance 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -177,4 +178,4 @@ def _sums(x: Array, kernel: int) -> Array:
 def _parts(length: int, count: int) -> list[slice]:
     """So many parts of an axis, as equal as possible."""
     ends = [i * length // count for i in range(count + 1)]
-    return [slice(a, b) for a, b in zip(ends, ends[1:])]
+    return [slice(a, b) for a, b in itertools.pairwise(ends)]
