@@ -7,7 +7,7 @@ of the first images, is made a unit vector `d_k`; the responses are
 
 with `mu` the mean of all `n`, and `W = (C + eps I)^(-1/2)` of their covariance `C`. As a convolution: the filter is
 `W d_k` minus its mean, divided by `√(v + c)` where it stands, less `d_k' W mu`. Features are the means over regions of
-`max(a_k - t, 0)` and of `max(-a_k - t, 0)`.
+`max(a_k - t, 0)` and of `max(-a_k - t, 0)`, or their square roots, brought to mean 0 and variance 1.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _IMAGES, _WINDOWS = 1_000, 50_000
 _BLANK = 1e-3
 # A feature that hardly varies is scaled as if it had this share of the mean variance of all.
 _STEADY = 0.1
+# Added before the square root, whose slope at 0 is not finite.
+_NOTHING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,7 @@ class WhitenedPatches(Features):
         part of the mean over all windows; None: windows are taken as they are.
     - `mirrored`: features of an image and of its mirror image, left and right exchanged, are averaged, for classes that
         do not depend on it. It takes twice the time.
+    - `root`: features are square roots of the averages, which are far from Gaussian.
     """
 
     patches: int
@@ -63,6 +66,7 @@ class WhitenedPatches(Features):
     whitening: float = 0.1
     contrast: float | None = 0.01
     mirrored: bool = False
+    root: bool = True
 
     def __post_init__(self):
         check_whole("WhitenedPatches", patches=self.patches, kernel=self.kernel, pool=self.pool)
@@ -70,8 +74,9 @@ class WhitenedPatches(Features):
         check_positive("WhitenedPatches", whitening=self.whitening)
         if self.contrast is not None:
             check_positive("WhitenedPatches", contrast=self.contrast)
-        if not isinstance(self.mirrored, bool):
-            raise ValueError(f"WhitenedPatches: mirrored must be True or False, got {self.mirrored!r}")
+        for name in ("mirrored", "root"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"WhitenedPatches: {name} must be True or False, got {getattr(self, name)!r}")
 
     def output_shape(self, shape: Shape) -> Shape:
         """`(pool, pool, 2 * patches)`."""
@@ -102,7 +107,10 @@ class WhitenedPatches(Features):
         x = x if len(x) <= _IMAGES else x[np.sort(rng.choice(len(x), _IMAGES, replace=False))]
         middle = x.mean()
         windows = self._windows(x - middle, rng)
-        variance = windows.var(1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = windows.var(1)
+        if not np.isfinite(variance.sum()):
+            raise ValueError("WhitenedPatches: the first images hold numbers that are too large")
         filled = np.flatnonzero(variance > _BLANK * variance.mean())
         if not len(filled):
             raise ValueError("WhitenedPatches: the first images have no contrast")
@@ -149,6 +157,8 @@ class WhitenedPatches(Features):
         found = self._regions(x, fitted)
         if self.mirrored:
             found = 0.5 * (found + self._regions(x[:, ::-1], fitted))
+        if self.root:
+            found = jnp.sqrt(found + _NOTHING)
         return (found - fitted["mean"]) * fitted["gain"]
 
     def _regions(self, x: Array, fitted: Fitted | Mapping[str, Array]) -> Array:

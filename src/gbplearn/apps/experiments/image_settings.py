@@ -11,9 +11,17 @@ from typing import Any
 
 from ...factors.operators import Shape
 from ...layers.dense import Dense
+from ...layers.features import Features
 from ...layers.softmax import SoftmaxObservation
 from ...network.sequential import Sequential
-from ...network.zoo import dense_classifier, dense_vector_classifier, paper_classifier, vector_classifier
+from ...network.zoo import (
+    dense_classifier,
+    dense_vector_classifier,
+    paper_classifier,
+    patches_classifier,
+    patches_features,
+    vector_classifier,
+)
 from ..baselines.cnn import GradientClassifier
 from ..baselines.diagonal_ekf import DiagonalEKF
 
@@ -23,8 +31,13 @@ NETWORKS: dict[str, Callable[[], Sequential]] = {
     "dense": dense_classifier,
     "vector": vector_classifier,  # the paper's layers, with vector beliefs and activations
     "dense-vector": dense_vector_classifier,
+    "patches": patches_classifier,  # behind features that are no part of the graph
 }
-ACTIVATIONS = {"vector": "vector", "dense-vector": "vector"}  # of the learner; of the others "scalar"
+ACTIVATIONS = {
+    "vector": "vector",
+    "dense-vector": "vector",
+    "patches": "vector",
+}  # of the learner; of the others "scalar"
 # Images a batch, and of message passing at most so many iterations for each.
 BATCH, ITERATIONS = 50, 50
 
@@ -64,6 +77,11 @@ def network(graph: str) -> Sequential:
     if graph not in NETWORKS:
         raise ValueError(f"graph must be one of {', '.join(NETWORKS)}, got {graph!r}")
     return NETWORKS[graph]()
+
+
+def features(graph: str, data: str) -> Features | None:
+    """What stands in front of it. Digits and letters are not what their mirror images are."""
+    return patches_features(mirrored=data == "cifar10") if graph == "patches" else None
 
 
 def baseline(name: str, chosen: dict[str, Any], batches: int, dense: bool = False) -> Build:
