@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ _LONGEST = 40  # characters of a note that are shown: a learning curve may be in
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
 _LARGEST_BATCH = 10**8  # examples
+_MOST_FEATURES = 10**7  # of an example
 # Of what is counted; a float holds 2^53.
 _MOST = {"batches": 2**53, "examples": 2**53, "failures": 2**53, "caution": MOST_CAUTION}
 _COUNTS = tuple(_MOST)
@@ -251,7 +253,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     tensors = {
         f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in _PARTS[type(g)]
     }
-    tensors |= {f"features/{name}": np.ascontiguousarray(value) for name, value in (state.features or {}).items()}
+    tensors |= {f"features/{name}": np.array(value, order="C") for name, value in (state.features or {}).items()}
     return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
 
 
@@ -336,6 +338,8 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[Sequential, Shape, 
     if features is not None and not isinstance(features, Features):
         raise ValueError("features must be an object")
     net_shape = _net_shape(features, shape)
+    if features is not None and math.prod(net_shape) > _MOST_FEATURES:
+        raise ValueError(f"more than {_MOST_FEATURES:,} features")
     if own is not None and as_shape(own, "network_input_shape") != net_shape:
         raise ValueError("the network takes other examples than the learner")
     if len(as_list(facts["network"], "network")) > _MOST_LAYERS:

@@ -130,7 +130,7 @@ def dense_vector_classifier(
 
 
 def patches_classifier(
-    *, weight_prior: float = 0.15, length_scale: float | None = 1.5, logit_prior: float = 50.0
+    *, weight_prior: float = 0.1, length_scale: float | None = 1.5, logit_prior: float = 50.0
 ) -> Sequential:
     """One dense layer, to stand behind `patches_features()`: `gbp.Learner(net, shape, features=patches_features())`.
 
