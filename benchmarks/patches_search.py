@@ -3,7 +3,7 @@
     python benchmarks/patches_search.py IMAGES TRIAL ...
 
 A trial is JSON: `{"patches": 200, "kernel": 6, ..., "weight_prior": 0.1, "length_scale": null}`; a line for each is
-added to `/tmp/patches_search.jsonl`.
+added to `patches_search.jsonl` beside this file. (In its first eleven lines `root` was False where it is not given.)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gbplearn.apps.data.images import load_images
 from gbplearn.apps.report.record import peak_memory_mb
 from gbplearn.layers.whitened_patches import WhitenedPatches
 
+RESULTS = Path(__file__).with_suffix(".jsonl")
 BATCH, HELD_BACK = 50, 5_000
 _HEAD = ("weight_prior", "bias_prior", "prior", "length_scale", "hidden", "gain", "hidden_prior")
 
@@ -73,5 +74,5 @@ if __name__ == "__main__":
         found = {"images": int(sys.argv[1]), **json.loads(text), **trial(int(sys.argv[1]), json.loads(text))}
         line = json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()})
         print(line, flush=True)
-        with Path("/tmp/patches_search.jsonl").open("a") as file:
+        with RESULTS.open("a") as file:
             file.write(line + "\n")

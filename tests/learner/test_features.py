@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from gbplearn.network.zoo import patches_classifier, patches_features
 
 RNG = np.random.default_rng(0)
 SHAPE = (8, 8, 1)
@@ -278,6 +279,14 @@ def test_features_of_ones_own():
     np.testing.assert_allclose(model.predict(X).mean, inner.predict(X - X[:20].mean(0)).mean, atol=1e-4)
     with pytest.raises(ValueError, match="of the type Centred"):
         model.save("nowhere.safetensors")
+
+
+def test_the_network_of_the_zoo_stands_behind_its_features():
+    assert patches_features().output_shape((32, 32, 3)) == (3, 3, 600)
+    model = gbp.Learner(patches_classifier(), (8, 8, 1), features=gbp.WhitenedPatches(4, kernel=3, pool=3))
+    assert model.activations == "vector"
+    assert model.update(X[:20], Y[:20]).accepted
+    assert model.posterior["dense/parameters"].shape == (10, 3 * 3 * 8 + 1)
 
 
 def test_a_notebook_shows_it():
