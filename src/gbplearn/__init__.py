@@ -36,6 +36,7 @@ from .layers.categorical import CategoricalObservation
 from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
 from .layers.dense import Dense
+from .layers.features import Features
 from .layers.gaussian_observation import GaussianObservation
 from .layers.global_avg_pool2d import GlobalAvgPool2D
 from .layers.join import Add, Concatenate, Part
@@ -46,6 +47,7 @@ from .layers.prior import Prior
 from .layers.softmax import SoftmaxObservation
 from .layers.stencil import StencilKind
 from .layers.upsample2d import Upsample2D
+from .layers.whitened_patches import WhitenedPatches
 from .learner.deploy import export, forward_function
 from .learner.filtering import Filtering
 from .learner.history import BatchRecord
@@ -88,6 +90,7 @@ __all__ = [
     "FactorData",
     "FactorGraph",
     "FactorKind",
+    "Features",
     "Filtering",
     "FixedOrder",
     "GBPClassifier",
@@ -146,6 +149,7 @@ __all__ = [
     "Variable",
     "VectorGaussian",
     "View",
+    "WhitenedPatches",
     "beliefs",
     "cache_programs",
     "check_jacobian",

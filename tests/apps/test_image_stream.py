@@ -56,6 +56,27 @@ def small(monkeypatch):
     return Small(examples=140, iterations=60, batch=20, compared=("adam", "kalman", "linear"))
 
 
+def test_patches_stand_in_front_of_their_network(small, tmp_path, monkeypatch):
+    front = gbp.WhitenedPatches(5, kernel=3)
+    monkeypatch.setattr(image_settings, "patches_features", lambda mirrored: front)
+    patches = dataclasses.replace(small, graph="patches")
+    assert "features" not in small.settings()
+    assert patches.settings()["features"] == repr(front)
+    results, *_ = run(patches, [0], tmp_path / "out", None)
+    assert results["metrics"]["test accuracy/random"]["mean"] > 0.4
+    assert not any("/linear" in name for name in results["metrics"])
+    learner = load(tmp_path / "out" / "seed-0.safetensors")
+    images = patches._load()[0]
+    order = np.random.default_rng(0).permutation(len(images.train_y))
+    assert np.array_equal(learner.state.features["filters"], front.fit(images.train_x[order[:20]], 0)["filters"])
+
+
+def test_classes_that_change_in_the_mirror_are_not_mirrored():
+    assert image_settings.features("patches", "cifar10").mirrored
+    assert not image_settings.features("patches", "mnist").mirrored
+    assert image_settings.features("vector", "cifar10") is None
+
+
 def test_a_pass_has_all_numbers_and_is_not_run_twice(small, tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     results, *_ = run(small, [0, 1], tmp_path / "out", ledger)

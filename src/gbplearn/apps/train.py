@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from .learning_curve import Curve
 CLASSES = 10
 # Batches from one checkpoint to the next.
 EVERY = 10
+# If one takes more seconds than this, as those of wide layers do, then at least so many times as long passes by.
+_LONG, _LONGER = 1.0, 20
 # Images at least so high get the paper's network.
 _LARGE = 20
 
@@ -63,10 +66,10 @@ class Training:
         """Go through the training images.
 
         If it is interrupted, the checkpoint holds the last batch that was finished; if it is killed, one of the last
-        ten.
+        ten (or of longer ago, if checkpoints take long).
         """
         kept, note = copy.copy(self.learner), self._note(self.images_used)
-        starts = range(self.images_used, len(self.order), self.batch)
+        starts, due = range(self.images_used, len(self.order), self.batch), 0.0
         try:
             for number, start in enumerate(progress(starts, label, status=self.curve.tell)):
                 rows = self.order[start : start + self.batch]
@@ -75,8 +78,11 @@ class Training:
                 self.curve.after(self.learner, self.learner.update(x, y), images_used)
                 # A copy: an update that is interrupted may leave the learner between two batches.
                 kept, note = copy.copy(self.learner), self._note(images_used)
-                if (number + 1) % EVERY == 0:
+                if (number + 1) % EVERY == 0 and time.perf_counter() >= due:
+                    began = time.perf_counter()
                     self._save(kept, note)
+                    took = time.perf_counter() - began
+                    due = began + _LONGER * took if took > _LONG else began
         finally:
             self._save(kept, note)
 

@@ -1,8 +1,9 @@
 """Checkpoints: a learner as one safetensors file.
 
 Tensors are `eta` and `lam` (of vector variables `mean` and `root`) of every parameter's `posterior/...` and original
-`prior/...`, and of `input_prior`; the facts under `gbplearn` are network, settings and position in the stream. (How the
-file is built: `container`; how it holds the history of batches: `checkpoint_history`.)
+`prior/...`, and of `input_prior`; `features/...` are the numbers that features were fitted to have. The facts under
+`gbplearn` are network, settings and position in the stream. (How the file is built: `container`; how it holds the
+history of batches: `checkpoint_history`.)
 
 Everything is checked before it is used, and shapes against what the network needs before anything is allocated.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from ..engine.guard.guard import Guard
 from ..engine.schedules import Schedule
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
+from ..layers.features import Features
 from ..layers.layer import of_vectors
 from ..learner.learner import ACTIVATIONS, MOST_CAUTION, Learner, LearnerState
 from ..learner.unusual import CHOICES
@@ -43,7 +46,7 @@ from ..network.sequential import Sequential
 from . import checkpoint_history
 from .container import Expected, as_dict, as_list, as_shape, check_names, read_tensors, sealed, unsealed
 from .limits import Limits, check_whole
-from .values import LAYERS, VALUES, from_json, is_number, is_whole, to_json
+from .values import FEATURES, LAYERS, VALUES, from_json, is_number, is_whole, to_json
 
 FORMAT = 3
 # Tensors of a belief: the first two of them are of one family only.
@@ -63,6 +66,7 @@ _LONGEST = 40  # characters of a note that are shown: a learning curve may be in
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
 _LARGEST_BATCH = 10**8  # examples
+_MOST_FEATURES = 10**7  # of an example
 # Of what is counted; a float holds 2^53.
 _MOST = {"batches": 2**53, "examples": 2**53, "failures": 2**53, "caution": MOST_CAUTION}
 _COUNTS = tuple(_MOST)
@@ -78,6 +82,8 @@ class Content:
 
     version: str  # of gbplearn that wrote it
     net: LayerGraph
+    features: Features | None  # in front of it
+    fitted: bool  # whether they have been fitted
     input_shape: Shape
     settings: dict[str, Any]  # of `Learner`, by name
     factors: bool  # whether the user gave factors of their own
@@ -100,7 +106,18 @@ class Content:
 
     def beliefs(self, which: str) -> dict[str, Belief]:
         """Of all parameters: "posterior" or "prior"."""
-        return {name: self.belief(f"{which}/{name}") for name in self.net.parameters(self.input_shape)}
+        return {name: self.belief(f"{which}/{name}") for name in self.net.parameters(self.net_shape)}
+
+    @property
+    def net_shape(self) -> Shape:
+        """Of what the network takes."""
+        return _net_shape(self.features, self.input_shape)
+
+    def feature_numbers(self) -> dict[str, np.ndarray] | None:
+        """Of the features; None if they have not been fitted."""
+        if self.features is None or not self.fitted:
+            return None
+        return {n: np.array(self.tensors[f"features/{n}"]) for n in self.features.fitted_shapes(self.input_shape)}
 
 
 def save(learner: Learner, path: Path, note: Mapping[str, Any] | None = None) -> None:
@@ -125,15 +142,13 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
             raise ValueError("it was learnt with factors of your own, which a file cannot hold: give factors=")
         if factors is not None and not held.factors:
             raise ValueError("it was learnt without factors of your own: leave factors= away")
-        input_prior = held.belief(_INPUT_PRIOR)
-        record = held.history["record"]
-        learner = Learner(
-            held.net, held.input_shape, **held.settings, input_prior=input_prior, factors=factors, record=record
-        )
+        input_prior = held.belief(_INPUT_PRIOR) if held.features is None else None
+        more = {"input_prior": input_prior, "factors": factors, "record": held.history["record"]}
+        learner = Learner(held.net, held.input_shape, features=held.features, **held.settings, **more)
         prior = held.beliefs("prior")
         history = checkpoint_history.history_of(held.history, prior, held.belief)
         known = prior, held.beliefs("posterior"), held.noise, history, held.tied, held.sizes
-        learner.restore(LearnerState(*known, note=held.note, **held.counts))
+        learner.restore(LearnerState(*known, note=held.note, features=held.feature_numbers(), **held.counts))
         return learner
 
 
@@ -148,10 +163,11 @@ def describe(path: Path) -> str:
             f"settings: {_listed(held.settings)}" + (", factors of the user's own" if held.factors else ""),
             *([f"note: {_listed(held.note, _LONGEST)}"] if held.note else []),
             f"input: {'x'.join(map(str, held.input_shape))}",
+            *([f"features: {held.features!r}" + ("" if held.fitted else ", not fitted yet")] if held.features else []),
         ]
         lines += [f"layer {place.name}: {place.layer!r}" for place in held.net.places]
         lines += [f"noise of {name}: {n.start:.4g} ({n.weight:.4g} measurements)" for name, n in held.noise.items()]
-        for name in held.net.parameters(held.input_shape):
+        for name in held.net.parameters(held.net_shape):
             mean, std = _moments(held.tensors, f"posterior/{name}")
             before = _moments(held.tensors, f"prior/{name}")[1]
             moments = f"means {mean.min():.3g} ... {mean.max():.3g}, std {std.mean():.3g} (prior {before.mean():.3g})"
@@ -223,6 +239,8 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         "nodes": _nodes_of(learner.net),
         "network_input_shape": to_json(learner.net.input_shape, "input_shape"),
         "input_shape": to_json(learner.input_shape, "input_shape"),
+        "features": to_json(learner.features, "features"),
+        "features_fitted": state.features is not None,
         "settings": {name: to_json(value, name) for name, value in settings.items()},
         "factors": learner.factors is not None,
         "tied": state.tied,
@@ -239,6 +257,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
     tensors = {
         f"{name}/{part}": np.asarray(getattr(g, part)) for name, g in beliefs.items() for part in _PARTS[type(g)]
     }
+    tensors |= {f"features/{name}": np.array(value, order="C") for name, value in (state.features or {}).items()}
     return sealed(to_bytes(tensors, {"gbplearn": json.dumps(facts, allow_nan=False), "sha256": "0" * 64}))
 
 
@@ -261,11 +280,13 @@ def _contents(path: Path) -> bytes:
 def decode(data: bytes) -> Content:
     """What the bytes of a file hold; a `ValueError` (or whatever) if anything is wrong."""
     facts, entries, body = unsealed(data)
-    facts = {"tied": None, "nodes": None, **facts}  # which older files do not have
+    # Which older files do not have.
+    facts = {"tied": None, "nodes": None, "features": None, "features_fitted": False, **facts}
     if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
     known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
-    check_names(facts, (*known, "tied", "nodes", "sizes", "noise", "note", "history"), "header")
+    more = ("features", "features_fitted", "tied", "nodes", "sizes", "noise", "note", "history")
+    check_names(facts, (*known, *more), "header")
     if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
         raise ValueError("version must be a string, and factors true or false")
 
@@ -275,8 +296,11 @@ def decode(data: bytes) -> Content:
     guard = settings["guard"]
     weight = {"guard": guard.first_weight} if isinstance(guard, Guard) else {}
     limits.check({name: value for name, value in settings.items() if name != "guard"} | weight, "settings")
-    net, shape = _network(facts, limits)
-    tied = _tied(facts["tied"], net.parameters(shape))
+    net, shape, features = _network(facts, limits)
+    net_shape, fitted = _net_shape(features, shape), facts["features_fitted"]
+    if not isinstance(fitted, bool) or (fitted and features is None):
+        raise ValueError("features_fitted must be true or false, and false without features")
+    tied = _tied(facts["tied"], net.parameters(net_shape))
     counts = {name: facts[name] for name in _COUNTS}
     for name, n in counts.items():
         check_whole(n, name, most=_MOST[name])
@@ -290,10 +314,18 @@ def decode(data: bytes) -> Content:
     note = {name: from_json(v, f"note: {name}", {}, lists=True) for name, v in as_dict(facts["note"], "note").items()}
 
     history = checkpoint_history.checked(facts["history"], noise, limits, _MOST)
-    expected = _expected(net, shape, limits, entries, history)
+    expected = _expected(net, net_shape, limits, entries, history)
+    if features is not None and fitted:
+        bounds = -limits.largest, limits.largest
+        expected |= {
+            f"features/{name}": Expected(tuple(_DTYPES.values()), of, *bounds)
+            for name, of in features.fitted_shapes(shape).items()
+        }
     tensors, more = read_tensors(entries, body, expected), (facts["sizes"], noise, note, history)
     _check_means(tensors, limits)
-    return Content(facts["version"], net, shape, settings, facts["factors"], tied, counts, *more, tensors)
+    return Content(
+        facts["version"], net, features, fitted, shape, settings, facts["factors"], tied, counts, *more, tensors
+    )
 
 
 def _tied(data: Any, parameters: Collection[str]) -> list[list[str]] | None:
@@ -307,9 +339,19 @@ def _tied(data: Any, parameters: Collection[str]) -> list[list[str]] | None:
     return out
 
 
-def _network(facts: dict[str, Any], limits: Limits) -> tuple[LayerGraph, Shape]:
+def _net_shape(features: Features | None, shape: Shape) -> Shape:
+    return shape if features is None else tuple(features.output_shape(shape))
+
+
+def _network(facts: dict[str, Any], limits: Limits) -> tuple[LayerGraph, Shape, Features | None]:
     shape, own = as_shape(facts["input_shape"], "input_shape"), facts["network_input_shape"]
-    if own is not None and as_shape(own, "network_input_shape") != shape:
+    features = from_json(facts["features"], "features", FEATURES)
+    if features is not None and not isinstance(features, Features):
+        raise ValueError("features must be an object")
+    net_shape = _net_shape(features, shape)
+    if features is not None and math.prod(net_shape) > _MOST_FEATURES:
+        raise ValueError(f"more than {_MOST_FEATURES:,} features")
+    if own is not None and as_shape(own, "network_input_shape") != net_shape:
         raise ValueError("the network takes other examples than the learner")
     if len(as_list(facts["network"], "network")) > _MOST_LAYERS:
         raise ValueError(f"a network of more than {_MOST_LAYERS} layers")
@@ -318,13 +360,13 @@ def _network(facts: dict[str, Any], limits: Limits) -> tuple[LayerGraph, Shape]:
         raise ValueError("network must be a list of layers")
     for i, layer in enumerate(layers):
         limits.check(layer, f"layer {i}")
-    given = None if own is None else shape
+    given = None if own is None else net_shape
     if facts["nodes"] is None:
         net: LayerGraph = Sequential(*layers, input_shape=given)
     else:
         net = Network(_nodes(facts["nodes"], layers), input_shape=given)
-    net.parameters(shape)
-    return net, shape
+    net.parameters(net_shape)
+    return net, shape, features
 
 
 def _nodes(data: Any, layers: list[Any]) -> dict[str, Any]:

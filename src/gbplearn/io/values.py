@@ -34,6 +34,7 @@ from ..layers.pairwise_smoothing import PairwiseSmoothing
 from ..layers.prior import Prior
 from ..layers.softmax import SoftmaxObservation
 from ..layers.upsample2d import Upsample2D
+from ..layers.whitened_patches import WhitenedPatches
 from ..learner.unusual import BatchStatistics, Spread
 
 
@@ -58,6 +59,7 @@ LAYERS = _by_name(
     SoftmaxObservation,
     Upsample2D,
 )
+FEATURES = _by_name(WhitenedPatches)
 VALUES = _by_name(
     BatchStatistics,
     Damping,
@@ -96,7 +98,7 @@ def to_json(value: Any, what: str) -> Any:
     if isinstance(value, (tuple, list)):
         return [to_json(v, what) for v in value]
     name = type(value).__name__
-    known = {**VALUES, **LAYERS}.get(name)
+    known = {**VALUES, **LAYERS, **FEATURES}.get(name)
     if known is not None and known is type(value):
         fields = [f.name for f in dataclasses.fields(known)]
         return {name: {f: to_json(getattr(value, f), f"{what}: {f}") for f in fields}}

@@ -34,12 +34,17 @@ def forward_function(learner: Learner, *, probabilities: bool = False) -> Callab
         raise ValueError("a network with generative layers has no forward pass")
     if probabilities and not isinstance(net.layers[-1], ClassObservation):
         raise ValueError("probabilities=True needs a network that observes classes, as by gbp.SoftmaxObservation")
+    features, fitted = learner.features, learner.state.features
+    if features is not None and fitted is None:
+        raise ValueError("features are fitted to the first batch that is learnt from: there was none yet")
     means = {name: np.asarray(belief.mean) for name, belief in learner.posterior.items()}
 
     def forward(x: Numbers) -> Array:
         x = jnp.asarray(x, dtype)
         if x.shape[1:] != shape:
             raise ValueError(f"the network takes a batch of examples of shape {shape}, got {x.shape}")
+        if features is not None:
+            x = features.of(x, {name: jnp.asarray(value, dtype) for name, value in (fitted or {}).items()})
         out = net.run_forward(x, {name: jnp.asarray(mean) for name, mean in means.items()})[net.output]
         return jax.nn.softmax(out) if probabilities else out
 

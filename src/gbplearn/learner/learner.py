@@ -31,8 +31,9 @@ from ..engine.schedules import Schedule
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import check_mode
 from ..layers.class_observation import ClassObservation
+from ..layers.features import Features, Fitted
 from ..layers.layer import Transform, check_whole
-from ..network.batch import PREDICT_SIZES, Batch, padded_size
+from ..network.batch import PREDICT_SIZES, Batch, as_inputs, as_weights, padded_size
 from ..network.choices import choose_activations, choose_layers
 from ..network.layer_graph import LayerGraph
 from ..network.layout import default_input_prior, tied_parameters
@@ -72,6 +73,7 @@ class LearnerState:
     - `batches`, `examples`: that were learnt from; `failures`: batches that were not.
     - `caution`: how much more messages to parameters are damped, see `gbp.damping_for`.
     - `note`: numbers and strings of the user's.
+    - `features`: the numbers of the features, by name; None: there are none, or they have not been fitted yet.
     """
 
     prior: Beliefs
@@ -85,6 +87,7 @@ class LearnerState:
     failures: int = 0
     caution: int = 0
     note: dict[str, Any] = dataclasses.field(default_factory=dict)
+    features: Fitted | None = None
 
 
 class Learner:
@@ -104,6 +107,9 @@ class Learner:
 
     - `net`: `gbp.Sequential(...)` or `gbp.Network(...)`.
     - `input_shape`: of one example; not needed if the network has it.
+    - `features`: a fixed function of the inputs in front of the network, such as `gbp.WhitenedPatches(200)`: the
+        network takes what it makes of an example. It is fitted to the inputs of the first batch that is learnt from.
+        Inputs are then observed, all of them and without noise.
     - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
     - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
         deviations.
@@ -131,7 +137,7 @@ class Learner:
         each, so that `forget` can divide the posterior by them. Of vectors each keeps a belief: of the last batches
         that fit a gigabyte.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
-    - `seed`: of the random prior means, and of dropout and random schedules.
+    - `seed`: of the random prior means, of dropout and random schedules, and of features that are drawn at random.
     """
 
     def __init__(
@@ -139,6 +145,7 @@ class Learner:
         net: LayerGraph,
         input_shape: tuple[int, ...] | None = None,
         *,
+        features: Features | None = None,
         iterations: int = 200,
         tolerance: float | None = None,
         damping: float | Damping | None = None,
@@ -170,7 +177,12 @@ class Learner:
             raise ValueError(f"input_sigma must be a number > 0: {twice}")
         check_not_forked()
         self._make_locks()
-        self.net, self.input_shape = net, net.checked_input_shape(input_shape)
+        self.net, self.features = net, features
+        if features is None:
+            self.input_shape = net.checked_input_shape(input_shape)
+        else:
+            self.input_shape = _shape_before(features, net, input_shape)
+            self._check_known({"input_sigma": input_sigma, "input_prior": input_prior})
         self.filtering = Filtering(alpha, process_noise, forgetting)
         self.options: dict[str, Any] = {
             "iterations": iterations,
@@ -191,15 +203,15 @@ class Learner:
         if activations not in ("auto", *ACTIVATIONS):
             choices = ", ".join(map(repr, ("auto", *ACTIVATIONS)))
             raise ValueError(f"activations must be one of {choices}, got {activations!r}")
-        self.activations = choose_activations(net, self.input_shape, odd) if activations == "auto" else activations
+        self.activations = choose_activations(net, self.net_shape, odd) if activations == "auto" else activations
         if self.activations == "vector":
             if odd:
                 raise ValueError(f"vector activations take no {odd[0]}")
             check_whole("Learner", iterations=iterations)
             if tolerance is not None and not (isinstance(tolerance, (int, float)) and tolerance >= 0):
                 raise ValueError(f"tolerance must be a number >= 0 or None, got {tolerance!r}")
-            net = self.net = choose_layers(net, self.input_shape)
-        rotated = [name for name, p in net.parameters(self.input_shape).items() if p.posterior == "rotated"]
+            net = self.net = choose_layers(net, self.net_shape)
+        rotated = [name for name, p in net.parameters(self.net_shape).items() if p.posterior == "rotated"]
         if rotated and self.activations == "scalar":
             raise ValueError(f"'{rotated[0]}': posterior='rotated' needs vector activations")
         self.input_prior = (default_input_prior() if input_prior is None else input_prior).astype(self.dtype)
@@ -209,10 +221,15 @@ class Learner:
         if not isinstance(record, (bool, int, np.integer)) or not 0 <= record <= MOST:
             raise ValueError(f"record must be True, False or a number of batches up to {MOST:,}, got {record!r}")
         self.predict_sizes = PREDICT_SIZES  # examples that are predicted at a time: each has its compiled program
-        prior = {n: p.astype(self.dtype) for n, p in net.priors(self.input_shape, seed=seed).items()}
+        prior = {n: p.astype(self.dtype) for n, p in net.priors(self.net_shape, seed=seed).items()}
         self.restore(LearnerState(prior, dict(prior), net.start_noise(None), History.keeping(record, prior)))
         if self.noise and isinstance(iterations, int) and iterations < 2:
             raise ValueError("a network that learns its noise needs at least 2 iterations")
+
+    @property
+    def net_shape(self) -> tuple[int, ...]:
+        """Shape of what the network takes of one example: the input, or its features."""
+        return self.input_shape if self.features is None else tuple(self.features.output_shape(self.input_shape))
 
     @property
     def state(self) -> LearnerState:
@@ -230,6 +247,7 @@ class Learner:
                 self.failures,
                 self.caution,
                 dict(self.note),
+                self._fitted,
             )
 
     @locked
@@ -240,11 +258,12 @@ class Learner:
             self._history, self._tied, self._sizes = state.history.copy(), state.tied, list(state.sizes)
             self.batches, self.examples = state.batches, state.examples
             self.failures, self.caution, self.note = state.failures, state.caution, dict(state.note)
+            self._fitted = state.features
 
     def _make_chain(self) -> VectorActivations | None:
         if self.activations == "scalar":
             return None
-        return VectorActivations(self.net, self.input_shape, self.dtype, self.input_sigma, self.input_prior)
+        return VectorActivations(self.net, self.net_shape, self.dtype, self.input_sigma, self.input_prior)
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # held by whoever changes the learner
@@ -260,6 +279,7 @@ class Learner:
         self._make_locks()
         # Older pickles have none of these.
         new = {"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES, "activations": "scalar"}
+        new |= {"features": None, "_fitted": None}
         self.__dict__.update(new | state)
         self._chain = self._make_chain()
 
@@ -340,15 +360,18 @@ class Learner:
         `report.accepted` is False, and the posterior is as it was before.
         """
         wanted = None if want is None else variable_name(self.net, want)
+        if self.features is not None and want == "input":
+            raise ValueError("features are functions of known inputs: there is no belief of these")
         check_warm_layers(self.net.places, self.prior, (*carry, *(carried or {})))
-        batch = self.checked(
-            x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior, sample_weight=sample_weight
-        )
+        more = {"x_observed": x_observed, "y_observed": y_observed, "x_prior": x_prior, "sample_weight": sample_weight}
+        fitted = self._fitted_to(x, sample_weight) if self._fitted is None else self._fitted
+        batch = self._checked(fitted, x, y, **more)
         if batch.y is None and self.net.head is not None:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
         if self._chain is not None:
             self._chain.check_update(batch, wanted, carry, carried)
-        statistics = statistics_of(self.net, batch, self._history.statistics, self.factors is not None)
+        given = batch if self.features is None else dataclasses.replace(batch, x=np.asarray(x, float))
+        statistics = statistics_of(self.net, given, self._history.statistics, self.factors is not None)
         unusual = self._history.statistics.unusual(statistics)
         if unusual and self.unusual == "refuse":
             self.failures += 1
@@ -382,6 +405,7 @@ class Learner:
         counts = self.batches + 1, self.examples + batch.size
         with self._swap:
             self._posterior, self.noise, self.batches, self.examples, self.caution = found, learnt, *counts, caution
+            self._fitted = fitted
             self._history.put(entry)
         return report
 
@@ -422,7 +446,7 @@ class Learner:
         # The user's factors know the batch by its size, so that it cannot be padded.
         size = batch.size if self.factors is not None else padded_size(batch.size, self._sizes)
         inputs_fixed = batch.x_observed is None and self.input_sigma is None and not net.observes_input
-        needed = net.memory_of(self.input_shape, size, inputs_fixed)
+        needed = net.memory_of(self.net_shape, size, inputs_fixed)
         check_memory(needed[self.options["messages"]] * self.dtype.itemsize // 4, f"a batch of {batch.size}")
         new = self.expect_size(size)
         padded = batch.padded(size)
@@ -504,7 +528,7 @@ class Learner:
         The last batch is taken out bit for bit. The contribution of a batch depends on the batches before it. So if an
         earlier batch is forgotten, the result is that of a learner that never had it only if the posterior factorises,
         or if the batches after it are given `again`: then these are divided away, too, and learnt anew. If a parameter
-        would become vaguer than its prior, a `ValueError` is raised, and nothing changes.
+        would become vaguer than its prior, a `ValueError` is raised, and nothing changes. Features stay as they are.
 
         **Arguments:**
 
@@ -583,15 +607,58 @@ class Learner:
         self.filtering = Filtering()
         self._history.before = None
 
-    def checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
-        """A batch of examples, checked; arguments as `Sequential.batch`."""
-        check_not_forked()
+    @locked
+    def fit_features(self, x: Numbers) -> None:
+        """Fit the features to these inputs, before anything is learnt: so that several learners have the same ones."""
+        if self.features is None:
+            raise ValueError("the learner has no features")
+        if self.batches:
+            raise ValueError("features are fitted before anything is learnt")
+        self._fitted = self._fitted_to(x)
+
+    def _fitted_to(self, x: Numbers, weight: Numbers | None = None) -> Fitted | None:
+        """The numbers that the features have if these are the first inputs; None if there are none."""
+        if self.features is None:
+            return None
+        examples = self._examples(x)
+        weights = as_weights(weight, len(examples))
+        return self.features.fit(examples if weights is None else examples[weights > 0], self.seed)
+
+    def _examples(self, x: Numbers) -> np.ndarray:
+        """Inputs of features, as numbers."""
+        self._check_shape(x)
+        return as_inputs(x, None, self.input_shape)[0]
+
+    def _check_shape(self, x: Numbers) -> None:
         if np.shape(x)[1:] != self.input_shape:
             raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
-        batch = self.net.batch(x, y, **more)
+
+    def checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
+        """A batch of examples as the network takes them, checked; arguments as `Sequential.batch`."""
+        return self._checked(self._fitted, x, y, **more)
+
+    def _checked(self, fitted: Fitted | None, x: Numbers, y: Numbers | None, **more: Any) -> Batch:
+        check_not_forked()
+        self._check_shape(x)
+        if self.features is None:
+            batch = self.net.batch(x, y, **more)
+        else:
+            self._check_known(more)
+            if fitted is None:
+                raise ValueError("features are fitted to the first batch that is learnt from: there was none yet")
+            found = self.features.computed(self._examples(x), fitted, self.dtype)
+            # Masks and targets are checked beside zeros, which take no memory.
+            batch = dataclasses.replace(self.net.batch(np.broadcast_to(0.0, found.shape), y, **more), x=found)
         if self.factors is not None and self._tied is None:
             self._share_tied(batch)
         return batch
+
+    @staticmethod
+    def _check_known(given: Mapping[str, Any]) -> None:
+        """Raise if anything is given of inputs that are not known."""
+        for name in ("x_observed", "x_prior", "input_sigma", "input_prior"):
+            if given.get(name) is not None:
+                raise ValueError(f"features are functions of known inputs: leave {name} away")
 
     def _share_tied(self, batch: Batch) -> None:
         """Give the parameters that the user's factors tie one prior, the product of theirs, under each of their names.
@@ -670,6 +737,8 @@ class Learner:
         - `parameters`: as `predict`.
         """
         wanted = variable_name(self.net, want)
+        if self.features is not None and (want == "input" or x is None):
+            raise ValueError("features are functions of known inputs: query needs x, and want= something else")
         if want == "input" and not explains_input(self.net):
             warnings.warn("only the prior of the pixels counts here: the first layer is not generative", stacklevel=2)
         if x is None:
@@ -754,6 +823,16 @@ class Learner:
         from ..io.checkpoint import load
 
         return load(Path(path), factors)
+
+
+def _shape_before(features: Features, net: LayerGraph, given: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Shape of an example whose features a network takes."""
+    if not isinstance(features, Features):
+        raise TypeError(f"features must be gbp.WhitenedPatches(...) or the like, got {type(features).__name__}")
+    if given is None:
+        raise ValueError("features need input_shape=, the shape of one example")
+    net.checked_input_shape(tuple(features.output_shape(tuple(given))))
+    return tuple(given)
 
 
 def _all_sound(beliefs: Beliefs) -> bool:

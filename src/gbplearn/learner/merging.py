@@ -14,6 +14,7 @@ from ..core.gaussian import Gaussian
 from ..core.noise import LearnNoise
 from ..core.unit_vectors import UnitVectors
 from ..core.vector import Belief
+from ..layers.features import Fitted
 from .history import History
 from .learner import Learner, LearnerState
 from .posterior import Posterior, check_same_parameters
@@ -44,7 +45,7 @@ def merge(
 
     **Arguments:**
 
-    - `models`: learners with one network and one prior (the same seed); or their posteriors.
+    - `models`: learners with one network, one prior (the same seed) and the same features; or their posteriors.
     - `prior`: that all began with; of learners it is known.
 
     **Returns:** a learner that goes on from there, or the posterior. The models stay as they are.
@@ -94,6 +95,8 @@ def _merged_learners(learners: list[Learner]) -> Learner:
     for other in learners[1:]:
         if repr(other.net) != repr(first.net) or other.input_shape != first.input_shape:
             raise ValueError("merge takes learners of one network; these differ")
+        if other.features != first.features or not _same_numbers(*(m.state.features for m in (first, other))):
+            raise ValueError("merge takes learners with the same features: fit_features(x) before they learn")
         if other.activations != first.activations:
             raise ValueError("merge takes learners of one kind of activations; these differ")
         check_same_parameters([first.prior, other.prior])
@@ -115,9 +118,16 @@ def _merged_learners(learners: list[Learner]) -> Learner:
             tied=states[0].tied,
             batches=sum(state.batches for state in states),
             examples=sum(state.examples for state in states),
+            features=states[0].features,
         )
     )
     return out
+
+
+def _same_numbers(a: Fitted | None, b: Fitted | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 def _merged_noise(several: list[dict[str, LearnNoise]], prior: dict[str, LearnNoise]) -> dict[str, LearnNoise]:

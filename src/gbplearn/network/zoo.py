@@ -16,6 +16,7 @@ from ..layers.max_pool2d import MaxPool2D
 from ..layers.pairwise_smoothing import PairwiseSmoothing
 from ..layers.softmax import SoftmaxObservation
 from ..layers.upsample2d import Upsample2D
+from ..layers.whitened_patches import WhitenedPatches
 from .network import Network
 from .sequential import Sequential
 
@@ -182,6 +183,40 @@ def autoencoder(numbers: int, code: int = 16, *, sigma: float = 0.1) -> Sequenti
         GaussianObservation(sigma=sigma),
         input_shape=(numbers,),
     )
+
+
+def patches_classifier(
+    *, weight_prior: float = 0.1, length_scale: float | None = 1.5, logit_prior: float = 50.0
+) -> Sequential:
+    """One dense layer, to stand behind `patches_features()`: `gbp.Learner(net, shape, features=patches_features())`.
+
+    Its classes have one covariance of all weights. The settings were chosen on held-back training images of CIFAR10
+    (`docs/results.md`).
+
+    **Arguments:**
+
+    - `weight_prior`: standard deviation of the weights; `length_scale`: of their prior, in regions, as `gbp.Dense`.
+    - `logit_prior`: of the outputs.
+    """
+    return Sequential(
+        Dense(
+            10,
+            weight_prior=weight_prior,
+            weight_init=0.0,
+            prior=logit_prior,
+            length_scale=length_scale,
+            posterior="shared",
+        ),
+        CategoricalObservation(),
+    )
+
+
+def patches_features(patches: int = 300, *, mirrored: bool = False) -> WhitenedPatches:
+    """Whitened patches of images, for `patches_classifier()`: 18 features a patch.
+
+    **Arguments:** `mirrored`: for classes that do not depend on what is left and right, as those of CIFAR10.
+    """
+    return WhitenedPatches(patches, kernel=6, pool=3, mirrored=mirrored)
 
 
 def digits_vector_classifier() -> Sequential:

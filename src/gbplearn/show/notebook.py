@@ -55,7 +55,7 @@ def learner_html(learner: Learner) -> str:
     """How much was learnt from, the beliefs of the parameters, and the network."""
     failed = f", {learner.failures:,} not learnt" if learner.failures else ""
     heading = f"Learner: {learner.batches:,} batches, {learner.examples:,} examples{failed}"
-    picture = _drawn(draw_network(learner.net, input_shape=learner.input_shape))
+    picture = _drawn(draw_network(learner.net, input_shape=learner.net_shape))
     return _page(heading, _beliefs("parameter", learner.posterior), picture)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...factors.operators import Shape
 from ...layers.dense import Dense
+from ...layers.features import Features
 from ...layers.softmax import SoftmaxObservation
 from ...network.layer_graph import LayerGraph
 from ...network.sequential import Sequential
@@ -19,6 +20,8 @@ from ...network.zoo import (
     dense_vector_classifier,
     lenet,
     paper_classifier,
+    patches_classifier,
+    patches_features,
     residual_network,
     vector_classifier,
 )
@@ -33,9 +36,16 @@ NETWORKS: dict[str, Callable[[], LayerGraph]] = {
     "dense-vector": dense_vector_classifier,
     "lenet": lenet,
     "residual": residual_network,
+    "patches": patches_classifier,  # behind features that are no part of the graph
 }
 # Of the learner; of the others "scalar".
-ACTIVATIONS: dict[str, str] = {"vector": "vector", "dense-vector": "vector", "lenet": "vector", "residual": "vector"}
+ACTIVATIONS: dict[str, str] = {
+    "vector": "vector",
+    "dense-vector": "vector",
+    "lenet": "vector",
+    "residual": "vector",
+    "patches": "vector",
+}
 # Images a batch, and of message passing at most so many iterations for each.
 BATCH, ITERATIONS = 50, 50
 
@@ -76,6 +86,11 @@ def network(graph: str) -> LayerGraph:
     if graph not in NETWORKS:
         raise ValueError(f"graph must be one of {', '.join(NETWORKS)}, got {graph!r}")
     return NETWORKS[graph]()
+
+
+def features(graph: str, data: str) -> Features | None:
+    """What stands in front of it. Digits and letters are not what their mirror images are."""
+    return patches_features(mirrored=data == "cifar10") if graph == "patches" else None
 
 
 def baseline(name: str, chosen: dict[str, Any], batches: int, graph: str = "convolutional") -> Build:

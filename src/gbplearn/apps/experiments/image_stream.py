@@ -29,7 +29,7 @@ from ..report.record import Clock, peak_memory_mb, settings_hash
 from ..train import Training
 from .experiment import READ_OUT, SeedRun, rows_by_read_out
 from .image_figure import draw_stream
-from .image_settings import ACTIVATIONS, CHOSEN_DEEP, ITERATIONS, baselines, network
+from .image_settings import ACTIVATIONS, CHOSEN_DEEP, ITERATIONS, baselines, features, network
 from .parts import InParts, Parts, check_same
 
 SLOW = ("kalman",)  # compared with for the first seed only
@@ -43,7 +43,8 @@ class ImageStream(InParts):
 
     - `graph`: "convolutional", the paper's network; "dense", as wide as is practical; "vector", the paper's layers
         with vector beliefs and activations; "dense-vector", two wide hidden layers with them; "lenet", or "residual",
-        ten layers with skip connections.
+        ten layers with skip connections; or "patches", one dense layer behind whitened patches of the first batch,
+        which are not learnt.
     - `batch`, `iterations`: as the learner.
     - `examples`: how many training images; None for all.
     - `compared`, `compared_seeds`: which other ways of learning run beside it, for the first so many seeds.
@@ -80,7 +81,8 @@ class ImageStream(InParts):
         own = {**super().settings(), "network": repr(network(self.graph)), "data": self.data}
         known, names = baselines(self.data, 1, self.graph), self.compared_with(0)
         others = {name: words for name, (_, words) in known.items() if name in names}
-        return {**own, "compared": others}
+        front = features(self.graph, self.data)
+        return {**own, "compared": others, **({} if front is None else {"features": repr(front)})}
 
     def resume_seed(self, seed: int, folder: Path) -> SeedRun:
         """Begin, or go on with what the folder holds of this seed."""
@@ -112,7 +114,7 @@ class ImageStream(InParts):
 
     def compared_with(self, seed: int) -> list[str]:
         """What runs beside this seed: what has the architecture of this graph, or is none."""
-        own: dict[str, tuple[str, ...]] = {"dense": ("linear",), "vector": ()}
+        own: dict[str, tuple[str, ...]] = {"dense": ("linear",), "vector": (), "patches": ()}
         own.update(dict.fromkeys(CHOSEN_DEEP, ("adam cosine",)))
         kept = own.get(self.graph, self.compared)
         names = [n for n in self.compared if n in kept]
@@ -132,7 +134,10 @@ class ImageStream(InParts):
         else:
             net, shape = network(self.graph), images.train_x.shape[1:]
             activations = ACTIVATIONS.get(self.graph, "scalar")
-            learner = Learner(net, shape, iterations=self.iterations, activations=activations, seed=seed)
+            how = {"iterations": self.iterations, "activations": activations, "seed": seed}
+            learner = Learner(net, shape, features=features(self.graph, self.data), **how)
+            if learner.features is not None:  # for the read-out before the first batch
+                learner.fit_features(images.train_x[order[: self.batch]])
         batches, settings = -(-len(order) // self.batch), settings_hash(self.settings())
         curve = Curve(images, self.batch, batches, learner.note, settings)
         return Training(learner, self.data, images, order, self.batch, learner.note.get("seen", 0), curve, path)
