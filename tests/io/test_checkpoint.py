@@ -94,7 +94,7 @@ def test_settings_come_back(options, tmp_path):
 
 def test_every_setting_of_the_learner_is_saved():
     given = set(inspect.signature(gbp.Learner.__init__).parameters)
-    elsewhere = {"net", "input_shape", "input_prior", "factors", "record"}  # of which the last is in the history
+    elsewhere = {"net", "input_shape", "features", "input_prior", "factors", "record"}  # the last is in the history
     assert given - {"self", *elsewhere} == set(checkpoint.SETTINGS)
 
 

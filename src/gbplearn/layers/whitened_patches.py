@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..factors.operators import Shape
-from .features import Features, Fitted
+from .features import Features
 from .layer import check_not_negative, check_positive, check_whole
 
 # Of the first images, so many at most; of their windows as many.
@@ -152,7 +152,7 @@ class WhitenedPatches(Features):
             rows = rng.choice(len(rows), _WINDOWS, replace=False)
         return views[np.unravel_index(rows, views.shape[:3])].reshape(len(rows), -1)
 
-    def apply(self, x: Array, fitted: Fitted | Mapping[str, Array]) -> Array:
+    def apply(self, x: Array, fitted: Mapping[str, Array]) -> Array:
         """The features of an image."""
         found = self._regions(x, fitted)
         if self.mirrored:
@@ -161,12 +161,10 @@ class WhitenedPatches(Features):
             found = jnp.sqrt(found + _NOTHING)
         return (found - fitted["mean"]) * fitted["gain"]
 
-    def _regions(self, x: Array, fitted: Fitted | Mapping[str, Array]) -> Array:
+    def _regions(self, x: Array, fitted: Mapping[str, Array]) -> Array:
         x = (x - fitted["middle"])[None]
         dimensions = ("NHWC", "HWIO", "NHWC")
-        responses = lax.conv_general_dilated(
-            x, jnp.asarray(fitted["filters"]), (1, 1), "VALID", dimension_numbers=dimensions
-        )[0]
+        responses = lax.conv_general_dilated(x, fitted["filters"], (1, 1), "VALID", dimension_numbers=dimensions)[0]
         if self.contrast is not None:
             count = self.kernel**2 * x.shape[3]
             mean, square = (_sums(v.sum(3)[0], self.kernel) / count for v in (x, x**2))
