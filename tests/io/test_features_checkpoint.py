@@ -9,7 +9,7 @@ from gbplearn.io import checkpoint
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((30, 7, 8, 2)), RNG.integers(0, 3, 30)
-PATCHES = gbp.WhitenedPatches(4, kernel=3, pool=3, threshold=0.0, contrast=None, mirrored=True)
+PATCHES = gbp.WhitenedPatches(4, kernel=3, regions=3, threshold=0.0, contrast=None, mirrored=True)
 
 
 def learner():
@@ -75,7 +75,7 @@ def not_finite(facts, header, body):
         (lambda f, h, b: patches_of(f).update(kernel=7), "too small for a kernel of 7"),
         (lambda f, h, b: patches_of(f).update(patches=10**15), "more than 10,000,000 features"),
         (lambda f, h, b: patches_of(f).update(contrast=-1.0), "contrast must be a number"),
-        (lambda f, h, b: patches_of(f).pop("pool"), "has the fields"),
+        (lambda f, h, b: patches_of(f).pop("regions"), "has the fields"),
         (lambda f, h, b: f.update(features={"Dense": {}}), "unknown type 'Dense'"),
         (lambda f, h, b: f.update(features=3), "must be an object"),
         (lambda f, h, b: f.update(features=None), "features_fitted must be"),

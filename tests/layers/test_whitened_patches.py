@@ -28,9 +28,9 @@ def by_hand(features, fitted, x):
                 response = response / np.sqrt(window.var() + f["floor"])
             response = response - f["offset"]
             both[i, j] = np.maximum(np.concatenate([response, -response]) - features.threshold, 0)
-        for r, c in itertools.product(range(features.pool), repeat=2):
+        for r, c in itertools.product(range(features.regions), repeat=2):
             rows, columns = (
-                slice(q * n // features.pool, (q + 1) * n // features.pool) for q, n in ((r, high), (c, wide))
+                slice(q * n // features.regions, (q + 1) * n // features.regions) for q, n in ((r, high), (c, wide))
             )
             out[b, r, c] = both[rows, columns].mean((0, 1))
     return out
@@ -42,13 +42,13 @@ def finished(features, fitted, raw):
 
 
 @pytest.mark.parametrize("contrast", [0.05, None])
-@pytest.mark.parametrize(("pool", "root"), [(1, True), (2, False), (2, True), (3, False)])
-def test_features_are_those_of_a_loop(pool, root, contrast):
-    features = gbp.WhitenedPatches(5, kernel=3, pool=pool, contrast=contrast, root=root)
+@pytest.mark.parametrize(("regions", "root"), [(1, True), (2, False), (2, True), (3, False)])
+def test_features_are_those_of_a_loop(regions, root, contrast):
+    features = gbp.WhitenedPatches(5, kernel=3, regions=regions, contrast=contrast, root=root)
     fitted = features.fit(X[:4], 0)
     assert {name: value.shape for name, value in fitted.items()} == features.fitted_shapes(X.shape[1:])
     found = features.computed(X, fitted, F32)
-    assert found.shape == (6, pool, pool, 10)
+    assert found.shape == (6, regions, regions, 10)
     assert found.dtype == F32
     np.testing.assert_allclose(
         found, finished(features, fitted, by_hand(features, fitted, X)), atol=5e-3 if root else 2e-4
@@ -148,7 +148,7 @@ def test_images_whose_squares_are_no_numbers_are_refused():
     [
         ({"patches": 0}, "patches must be a whole number"),
         ({"patches": 2, "kernel": 0}, "kernel must be a whole number"),
-        ({"patches": 2, "pool": True}, "pool must be a whole number"),
+        ({"patches": 2, "regions": True}, "regions must be a whole number"),
         ({"patches": 2, "threshold": -1.0}, "threshold must be a number"),
         ({"patches": 2, "whitening": 0.0}, "whitening must be a number > 0"),
         ({"patches": 2, "contrast": -0.1}, "contrast must be a number > 0"),
@@ -160,7 +160,7 @@ def test_settings_that_make_no_sense_are_refused(wrong, words):
 
 
 def test_images_that_are_too_small_are_refused():
-    features = gbp.WhitenedPatches(2, kernel=6, pool=2)
+    features = gbp.WhitenedPatches(2, kernel=6, regions=2)
     assert features.output_shape((7, 7, 3)) == (2, 2, 4)
     with pytest.raises(ValueError, match="too small for a kernel of 6"):
         features.output_shape((6, 9, 3))

@@ -283,7 +283,7 @@ def test_features_of_ones_own():
 
 def test_the_network_of_the_zoo_stands_behind_its_features():
     assert patches_features().output_shape((32, 32, 3)) == (3, 3, 600)
-    model = gbp.Learner(patches_classifier(), (8, 8, 1), features=gbp.WhitenedPatches(4, kernel=3, pool=3))
+    model = gbp.Learner(patches_classifier(), (8, 8, 1), features=gbp.WhitenedPatches(4, kernel=3, regions=3))
     assert model.activations == "vector"
     assert model.update(X[:20], Y[:20]).accepted
     assert model.posterior["dense/parameters"].shape == (10, 3 * 3 * 8 + 1)

@@ -42,13 +42,14 @@ class WhitenedPatches(Features):
     learner = gbp.Learner(net, (32, 32, 3), features=gbp.WhitenedPatches(200, kernel=6))
     ```
 
-    Features have mean 0 and variance 1, about, over the images it was fitted to: shape `(pool, pool, 2 * patches)`.
+    Features have mean 0 and variance 1, about, over the images it was fitted to; their shape is
+    `(regions, regions, 2 * patches)`.
 
     **Arguments:**
 
     - `patches`: how many filters.
     - `kernel`: their height and width.
-    - `pool`: the image is divided into `pool x pool` regions, as equal as possible.
+    - `regions`: the image is divided into `regions x regions` regions, as equal as possible.
     - `threshold`: responses below it count as 0, in standard deviations of whitened windows.
     - `whitening`: added to the variances of windows along each direction before these are divided by; as a part of
         their mean.
@@ -61,7 +62,7 @@ class WhitenedPatches(Features):
 
     patches: int
     kernel: int = 6
-    pool: int = 2
+    regions: int = 2
     threshold: float = 0.25
     whitening: float = 0.1
     contrast: float | None = 0.01
@@ -69,7 +70,7 @@ class WhitenedPatches(Features):
     root: bool = True
 
     def __post_init__(self):
-        check_whole("WhitenedPatches", patches=self.patches, kernel=self.kernel, pool=self.pool)
+        check_whole("WhitenedPatches", patches=self.patches, kernel=self.kernel, regions=self.regions)
         check_not_negative("WhitenedPatches", threshold=self.threshold)
         check_positive("WhitenedPatches", whitening=self.whitening)
         if self.contrast is not None:
@@ -79,15 +80,15 @@ class WhitenedPatches(Features):
                 raise ValueError(f"WhitenedPatches: {name} must be True or False, got {getattr(self, name)!r}")
 
     def output_shape(self, shape: Shape) -> Shape:
-        """`(pool, pool, 2 * patches)`."""
+        """`(regions, regions, 2 * patches)`."""
         if len(shape) != 3:
             raise ValueError(f"WhitenedPatches takes images (height, width, channels), got {shape}")
-        if min(shape[:2]) - self.kernel + 1 < self.pool:
+        if min(shape[:2]) - self.kernel + 1 < self.regions:
             raise ValueError(
                 f"WhitenedPatches: images of {shape[0]} x {shape[1]} are too small for a kernel of {self.kernel} and "
-                f"{self.pool} x {self.pool} regions"
+                f"{self.regions} x {self.regions} regions"
             )
-        return self.pool, self.pool, 2 * self.patches
+        return self.regions, self.regions, 2 * self.patches
 
     def fitted_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Of filters and offsets; of mean and scale of the features; of what images and windows are measured by."""
@@ -172,7 +173,7 @@ class WhitenedPatches(Features):
             responses = responses * lax.rsqrt(jnp.maximum(variance, jnp.finfo(x.dtype).tiny))[..., None]
         responses = responses - fitted["offset"]
         both = [jnp.maximum(sign * responses - self.threshold, 0) for sign in (1, -1)]
-        rows, columns = (_parts(n, self.pool) for n in responses.shape[:2])
+        rows, columns = (_parts(n, self.regions) for n in responses.shape[:2])
         return jnp.stack(
             [jnp.stack([jnp.concatenate([b[r, c].mean((0, 1)) for b in both]) for c in columns]) for r in rows]
         )

@@ -216,7 +216,7 @@ def patches_features(patches: int = 300, *, mirrored: bool = False) -> WhitenedP
 
     **Arguments:** `mirrored`: for classes that do not depend on what is left and right, as those of CIFAR10.
     """
-    return WhitenedPatches(patches, kernel=6, pool=3, mirrored=mirrored)
+    return WhitenedPatches(patches, kernel=6, regions=3, mirrored=mirrored)
 
 
 def digits_vector_classifier() -> Sequential:
