@@ -97,7 +97,9 @@ class RunExperiment:
     """File that every run adds its lines to."""
     data_dir: Path | None = None
     """Of all after digits: as of `gbplearn train`."""
-    graph: Literal["convolutional", "dense", "vector", "dense-vector", "lenet", "residual", "patches"] | None = None
+    graph: (
+        Literal["convolutional", "dense", "vector", "dense-vector", "lenet", "wide-lenet", "residual", "patches"] | None
+    ) = None
     """Of mnist, fashion-mnist, cifar10: the paper's network, dense layers, the paper's layers with vector beliefs and
     activations, deeper networks with them, or a dense layer behind whitened patches."""
     examples: int | None = None

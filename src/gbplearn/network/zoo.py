@@ -131,18 +131,21 @@ def dense_vector_classifier(
     )
 
 
-def lenet(classes: int = 10) -> Sequential:
+def lenet(classes: int = 10, *, filters: tuple[int, int] = (6, 16), units: tuple[int, ...] = (120, 84)) -> Sequential:
     """LeNet-5 (LeCun et al. 1998) for images of 28 x 28 pixels, with leaky rectifiers and pooling by the maximum.
 
     Every prior is that of its layer: nothing is tuned.
+
+    **Arguments:**
+
+    - `filters`: of its two convolutions; `units`: of its hidden dense layers.
     """
     return Sequential(
-        Conv2D(6, kernel=5, padding="same", activation="leaky_relu"),
+        Conv2D(filters[0], kernel=5, padding="same", activation="leaky_relu"),
         MaxPool2D(2),
-        Conv2D(16, kernel=5, activation="leaky_relu"),
+        Conv2D(filters[1], kernel=5, activation="leaky_relu"),
         MaxPool2D(2),
-        Dense(120, "leaky_relu"),
-        Dense(84, "leaky_relu"),
+        *(Dense(n, "leaky_relu") for n in units),
         Dense(classes),
         CategoricalObservation(),
     )

@@ -35,6 +35,7 @@ NETWORKS: dict[str, Callable[[], LayerGraph]] = {
     "vector": vector_classifier,  # the paper's layers, with vector beliefs and activations
     "dense-vector": dense_vector_classifier,
     "lenet": lenet,
+    "wide-lenet": partial(lenet, filters=(16, 32), units=(128,)),
     "residual": residual_network,
     "patches": patches_classifier,  # behind features that are no part of the graph
 }
@@ -43,6 +44,7 @@ ACTIVATIONS: dict[str, str] = {
     "vector": "vector",
     "dense-vector": "vector",
     "lenet": "vector",
+    "wide-lenet": "vector",
     "residual": "vector",
     "patches": "vector",
 }
@@ -75,7 +77,7 @@ CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
 # The same with the other networks that are compared with gradients on their own layers.
 CHOSEN_DEEP: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     graph: {data: {"adam cosine": {"rate": 0.001, "steps": 3}} for data in CHOSEN}
-    for graph in ("dense-vector", "lenet", "residual")
+    for graph in ("dense-vector", "lenet", "wide-lenet", "residual")
 }
 
 Build = Callable[[Shape, int], Any]
@@ -104,7 +106,7 @@ def baseline(name: str, chosen: dict[str, Any], batches: int, graph: str = "conv
     - `graph`: whose layers it has: those of `CHOSEN_DEEP` have their own, all others the paper's.
     """
     deep: LayerGraph = dense_classifier() if graph == "dense-vector" else paper_classifier()
-    if graph in ("lenet", "residual"):
+    if graph in ("lenet", "wide-lenet", "residual"):
         deep = NETWORKS[graph]()
     net = Sequential(Dense(10), SoftmaxObservation()) if name == "linear" else deep
     how = {k: v for k, v in chosen.items() if k != "temperature"}
