@@ -208,7 +208,10 @@ REFUSED = {
     "tied to nothing": (lambda: dense(c=gbp.Tied("z")), r"'c': Tied\('z'\) must name a layer"),
     "tied to another size": (lambda: dense(c=(gbp.Tied("a"), "b")), "'c' is tied to 'a', but takes another number"),
     "no part": (lambda: dense(c=(gbp.Part(2, 9), "a")), "layer 'c': Part: inputs"),
-    "an empty part": (lambda: gbp.Part(2, 2), "begin and end must be whole numbers"),
+    "an empty part": (lambda: gbp.Part(2, 2), "0 <= begin < end must hold"),
+    "half a part": (lambda: gbp.Part(0, True), "end must be a whole number"),
+    "half an axis": (lambda: gbp.Concatenate(True), "axis must be a whole number"),
+    "a node twice": (lambda: dense(c=(gbp.Add(), "a", "a")), "'c': Add takes a node once"),
     "a slash": (lambda: gbp.Network({"a/b": gbp.Dense(2)}), "cannot be called 'a/b'"),
     "the input": (lambda: gbp.Network({"input": gbp.Dense(2)}), "cannot be called 'input'"),
     "nothing": (lambda: gbp.Network({}), "at least one layer"),
@@ -231,12 +234,71 @@ def test_what_does_not_fit_is_named(name):
 
 
 def test_no_layer():
-    with pytest.raises(TypeError, match=r"'a' must be a layer such as gbp\.Dense"):
-        gbp.Network({"a": 3})
+    for nothing in (3, ()):
+        with pytest.raises(TypeError, match=r"'a' must be a layer such as gbp\.Dense"):
+            gbp.Network({"a": nothing})
+    with pytest.raises(TypeError, match=r"'c': \(layer, names\.\.\.\) takes names of nodes as strings"):
+        dense(c=(gbp.Add(), ["a", "b"]))
 
 
-def test_what_nothing_depends_on_is_refused_with_vector_activations():
-    net = dense(logits=(gbp.Dense(2), "a"), target=gbp.CategoricalObservation())
-    with pytest.raises(ValueError, match="nothing that is observed depends on 'b'"):
-        gbp.Learner(net, activations="vector")
+def test_a_node_that_the_head_does_not_depend_on_is_refused():
+    """Its prior would pass for evidence of the layers before it, although nothing of it was ever observed."""
+    with pytest.raises(ValueError, match="nothing that 'target' observes depends on 'b': leave it out"):
+        dense(logits=(gbp.Dense(2), "a"), target=gbp.CategoricalObservation())
+    assert dense(logits=(gbp.Dense(2), "a")).head is None  # without a head there is no such evidence
+
+
+def generative(*names):
+    """Nodes that explain the input, and the same node twice in another order."""
+    how = {"direction": "generative", "sigma": 1.0, "prior": 1e-3, "weight_prior": 1e-3, "bias_prior": 1e-3}
+    return {name: (gbp.Dense(1, **how), "input") for name in names}
+
+
+def test_a_density_is_one_if_its_layers_are():
+    """Two densities of one variable are none together: the evidence is then divided by their integral."""
+    x = np.linspace(-8, 8, 81)[:, None]
+    for names in (("z",), ("z", "w")):
+        net = gbp.Network(generative(*names), input_shape=1)
+        learner = gbp.Learner(net, activations="scalar", iterations=50)
+        assert np.exp(learner.log_evidence(x)).sum() * 0.2 == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.filterwarnings("error")
+def test_which_node_explains_the_input_does_not_depend_on_their_order():
+    found = []
+    for names in (("g", "f"), ("f", "g")):
+        nodes = {"g": (gbp.Dense(2, direction="generative", sigma=0.1), "input"), "f": (gbp.Dense(3), "input")}
+        net = gbp.Network({**{n: nodes[n] for n in names}, "class": (gbp.CategoricalObservation(), "f")}, input_shape=4)
+        learner = gbp.Learner(net, activations="scalar", iterations=20)
+        seen = np.array([[1, 1, 0, 0]] * 2, bool)
+        found.append(learner.query("input", x=np.ones((2, 4)), x_observed=seen).mean.shape)
+    assert found == [(2, 4), (2, 4)]
+
+
+def test_a_node_may_be_called_output():
+    net = gbp.Network({"output": gbp.Dense(5, "tanh"), "logits": gbp.Dense(3), "class": gbp.CategoricalObservation()})
+    learner = gbp.Learner(net, (4,), activations="scalar", iterations=5)
+    assert learner.query(x=np.ones((2, 4))).mean.shape == learner.predict(np.ones((2, 4))).mean.shape == (2, 3)
+
+
+def test_the_last_layer_may_stand_in_two_places():
+    nodes = {
+        "left": gbp.Part(0, 2),
+        "scores": gbp.Dense(3),
+        "right": (gbp.Part(2, 4), "input"),
+        "again": (gbp.Tied("scores"), "right"),
+        "sum": (gbp.Add(), "scores", "again"),
+        "class": gbp.CategoricalObservation(),
+    }
+    learner = gbp.Learner(gbp.Network(nodes, input_shape=4))
+    weights = learner.posterior["scores/parameters"]
+    assert weights.root.shape == (1, 3, 3)  # shared, as of any last layer; prior means are 0
+    assert not np.any(weights.mean)
+    assert learner.update(np.ones((2, 4)), [0, 1]).accepted
+
+
+def test_a_network_without_parameters_keeps_scalars():
+    net = gbp.Network({"part": gbp.Part(0, 2), "class": gbp.CategoricalObservation()}, input_shape=4)
     assert gbp.Learner(net).activations == "scalar"
+    with pytest.raises(ValueError, match="no layer of the network has parameters"):
+        gbp.Learner(net, activations="vector")

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..edges.axes import AxesEdges
@@ -84,9 +85,16 @@ class PartKind(FactorKind):
         return minus, Identity(part.shape, part.dtype)
 
 
+def _check_whole(layer: str, **values: int) -> None:
+    for what, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ValueError(f"{layer}: {what} must be a whole number, got {value!r}")
+
+
 def _along_axis(shape: Shape, axis: int, start: int, size: int) -> Slices:
     """Of all other axes everything."""
-    return tuple((start, size, 1) if a == axis % len(shape) else (0, n, 1) for a, n in enumerate(shape))
+    own = int(start), int(size), 1
+    return tuple(own if a == axis % len(shape) else (0, n, 1) for a, n in enumerate(shape))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +179,10 @@ class Concatenate(Join):
     axis: int = -1
     label: ClassVar[str] = "concatenate"
 
+    def __post_init__(self):
+        super().__post_init__()
+        _check_whole("Concatenate", axis=self.axis)
+
     def joined_shape(self, *shapes: Shape) -> Shape:
         """The other axes must be the same."""
         first = shapes[0]
@@ -220,9 +232,9 @@ class Part(Join):
 
     def __post_init__(self):
         super().__post_init__()
-        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (self.begin, self.end, self.axis))
-        if not whole or not 0 <= self.begin < self.end:
-            raise ValueError(f"Part: begin and end must be whole numbers, 0 <= begin < end, got {self!r}")
+        _check_whole("Part", begin=self.begin, end=self.end, axis=self.axis)
+        if not 0 <= self.begin < self.end:
+            raise ValueError(f"Part: 0 <= begin < end must hold, got {self!r}")
 
     def joined_shape(self, *shapes: Shape) -> Shape:
         """Of one input."""
@@ -232,7 +244,7 @@ class Part(Join):
         if not -len(shape) <= self.axis < len(shape) or self.end > shape[self.axis]:
             raise ValueError(f"Part: inputs {shape} have no {self.begin} to {self.end} along axis {self.axis}")
         at = self.axis % len(shape)
-        return (*shape[:at], self.end - self.begin, *shape[at + 1 :])
+        return (*shape[:at], int(self.end - self.begin), *shape[at + 1 :])
 
     def _slices(self, shape: Shape) -> Slices:
         axis = self.axis + 1 if self.axis >= 0 else self.axis

@@ -106,9 +106,9 @@ class Transform(Layer):
     prior: Any  # standard deviation of the outputs' prior N(0, prior²), or `AUTO`
 
     @property
-    def output_prior(self) -> Any:
+    def output_prior(self) -> float:
         """The standard deviation of the outputs' prior."""
-        return given_or(self.prior, OUTPUT_PRIOR)
+        return float(given_or(self.prior, OUTPUT_PRIOR))
 
     @property
     def generative(self) -> bool:

@@ -19,6 +19,7 @@ from ..layers.layer import Observation, Transform
 from ..network.batch import PREDICT_SIZES, Batch, portions
 from ..network.class_probabilities import expected_entropy, probabilities
 from ..network.layer_graph import LayerGraph
+from ..network.places import INPUT
 from ..network.vector_activations import VectorActivations
 from .uncertainty import Uncertainty
 
@@ -209,21 +210,24 @@ def over_hidden(batch: Batch) -> Batch:
 
 def variable_name(net: LayerGraph, want: str) -> str:
     """The variable of a query: "input", "output", or the outputs of a layer by its name."""
-    names = {"output": net.output, **{p.variable: p.variable for p in net.places}, "input": "input"}
+    names = {**{p.variable: p.variable for p in net.places}, "output": net.output, "input": "input"}
     if want not in names:
         raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")
     return names[want]
 
 
 def explains_input(net: LayerGraph) -> bool:
-    """Whether the first layer is generative (or there is none, but relations among the inputs)."""
-    first = next((layer for layer in net.layers if isinstance(layer, Transform)), None)
-    return first is None or _is_generative(first)
+    """Whether a layer that takes the input is generative (or none takes it, but relations among the inputs)."""
+    first = [p.layer for p in net.places if isinstance(p.layer, Transform) and INPUT in p.inputs]
+    return not first or any(map(_is_generative, first))
 
 
 def is_normalised(net: LayerGraph) -> bool:
-    """Whether the integral over everything is 1: each layer is a density of what it explains."""
-    return all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers)
+    """Whether the integral over everything is 1: each layer is a density of what it explains, and alone in that."""
+    if not all(isinstance(layer, Observation) or _is_generative(layer) for layer in net.layers):
+        return False
+    explained = [p.inputs[0] for p in net.places if isinstance(p.layer, Transform)]
+    return len(set(explained)) == len(explained)
 
 
 def _is_generative(layer: object) -> bool:

@@ -45,14 +45,15 @@ def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str
 def choose_layers(net: LayerGraph, shape: Shape) -> LayerGraph:
     """The network for vector activations, with a family of beliefs and priors for each layer that leaves them to us."""
     shapes, layers = net.shapes(shape), []
-    last = max((i for i, place in enumerate(net.places) if hasattr(place.layer, "posterior")), default=None)
-    for i, place in enumerate(net.places):
+    learnt = [place for place in net.places if hasattr(place.layer, "posterior")]
+    last = learnt[-1].owner if learnt else None  # a tied layer is chosen for where it stands first
+    for place in net.places:
         layer: Any = place.layer
         if getattr(layer, "posterior", None) == AUTO:
             weight = next(iter(place.parameters(shapes).values()))
             inputs = weight.shape[-1] - 1 if of_vectors(weight.posterior) else math.prod(weight.shape[:-1])
-            layer = dataclasses.replace(layer, posterior=_family(layer, i == last, inputs))
-        layers.append(_with_priors(layer, i == last))
+            layer = dataclasses.replace(layer, posterior=_family(layer, place.name == last, inputs))
+        layers.append(_with_priors(layer, place.name == last))
     return net if all(a is b for a, b in zip(layers, net.layers)) else net.with_layers(layers)
 
 

@@ -32,7 +32,7 @@ from .batch_program import BatchProgram, kind_of, run_forward
 from .initial import first_values, known_beliefs, random_outputs, random_starts
 from .layout import Plan, lay_out
 from .memory import network_memory
-from .places import INPUT, Place
+from .places import INPUT, Place, above
 from .rounds import joined_rounds
 from .summary import table
 
@@ -61,6 +61,12 @@ class LayerGraph(ABC):
         inner = [s.name for s in places[1:-1] if isinstance(s.layer, Observation)]
         if inner:
             raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
+        if self.head is not None:
+            # Its outputs' prior would pass for evidence of the layers before it.
+            forward = [p for p in places if isinstance(p.layer, Transform) and not p.layer.generative]
+            loose = [p.name for p in forward if self.output not in above(places, p)]
+            if loose:
+                raise ValueError(f"nothing that '{self.head}' observes depends on '{loose[0]}': leave it out")
         self._memory: dict[tuple[Shape, int, bool], Mapping[str, int]] = {}
         self._programs: dict[tuple[Any, ...], BatchProgram] = {}
         self.input_shape: Shape | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
-from ..layers.join import Join
+from ..layers.join import Add, Join
 from ..layers.layer import Layer, Parameter, Relation, Transform
 
 INPUT = "input"
@@ -114,10 +114,13 @@ def place_nodes(nodes: Mapping[str, Any]) -> list[Place]:
     places: dict[str, Place] = {}
     before = INPUT
     for name, node in nodes.items():
-        layer, *inputs = node if isinstance(node, tuple) else (node,)
+        layer, *inputs = node if isinstance(node, tuple) and node else (node,)
+        odd = [one for one in inputs if not isinstance(one, str)]
+        if odd:
+            raise TypeError(f"'{name}': (layer, names...) takes names of nodes as strings, got {odd[0]!r}")
         tied = None
         if isinstance(layer, Tied):
-            first = places.get(layer.node)
+            first = places.get(layer.node) if isinstance(layer.node, str) else None
             if first is None or not isinstance(first.layer, Transform):
                 raise ValueError(f"'{name}': Tied({layer.node!r}) must name a layer with outputs before it")
             layer, tied = first.layer, first.owner
@@ -131,6 +134,8 @@ def place_nodes(nodes: Mapping[str, Any]) -> list[Place]:
                 raise ValueError(f"'{name}' takes {one!r}, which is no node with outputs before it")
         if len(taken) != 1 and not isinstance(layer, Join):
             raise ValueError(f"'{name}': a {type(layer).__name__} takes one node, got {len(taken)}")
+        if len(set(taken)) < len(taken) and isinstance(layer, Add):
+            raise ValueError(f"'{name}': Add takes a node once, got '{', '.join(taken)}'")
         has_outputs = isinstance(layer, Transform)
         places[name] = Place(name, layer, name if has_outputs else taken[0], taken, tied)
         before = name if has_outputs else before

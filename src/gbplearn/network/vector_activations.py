@@ -34,7 +34,7 @@ from ..layers.layer import Observation, Transform, of_vectors
 from .batch import Batch
 from .layer_graph import LayerGraph
 from .layout import default_input_prior
-from .places import INPUT, Place, above
+from .places import INPUT, Place
 
 # What a layer of scalars calls its parameters, and one of vectors.
 _SCALARS, _VECTORS = ("weight", "bias"), "parameters"
@@ -110,11 +110,9 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
                 _check_input(place)
             continue
         out.append(_link(place, shapes))
-    output = places[-1].variable
-    loose = [place.name for place in places if output not in above(places, place)]
-    if loose:
-        raise ValueError(f"vector activations: nothing that is observed depends on '{loose[0]}'")
-    if not out or len(shapes[output]) != 1:
+    if not any(link.parameters for link in out):
+        raise ValueError("vector activations: no layer of the network has parameters")
+    if len(shapes[places[-1].variable]) != 1:
         raise ValueError("vector activations: the last layer must have outputs (units,), such as gbp.Dense")
     return out
 
