@@ -46,7 +46,7 @@ def dense_update(net, m, v, y):
 
     def outputs(means, x):
         for link in links:
-            x = link.outputs(x, means)
+            x = link.outputs([x], means)
         return x
 
     j = jax.jacrev(outputs)(means, m)

@@ -158,15 +158,15 @@ def residual_network(classes: int = 10, filters: int = 16, blocks: int = 4) -> N
     """
     nodes: dict[str, Any] = {"stem": Conv2D(filters, kernel=3, padding="same", activation="leaky_relu")}
     before = "stem"
-    for block in range(1, blocks + 1):
-        first, second, summed = f"first_{block}", f"second_{block}", f"sum_{block}"
+    for stage in range(1, blocks + 1):
+        first, second, summed = f"first_{stage}", f"second_{stage}", f"sum_{stage}"
         nodes[first] = (Conv2D(filters, kernel=3, padding="same", activation="leaky_relu"), before)
         # What a block adds is smaller than what goes past it, so that sums do not grow.
         nodes[second] = Conv2D(filters, kernel=3, padding="same", weight_prior=None, gain=0.7)
         nodes[summed] = (Add(), before, second)
         before = summed
-        if block <= 2:
-            before = f"pool_{block}"
+        if stage <= 2:
+            before = f"pool_{stage}"
             nodes[before] = MaxPool2D(2)
     return Network({**nodes, "logits": Dense(classes), "class": CategoricalObservation()})
 
