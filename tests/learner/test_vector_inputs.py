@@ -77,7 +77,9 @@ def check(learner, net, m, v, y):
         place += units * p
 
 
-@pytest.mark.parametrize("hidden", [(), (gbp.Dense(4, activation="tanh", sigma=0.05, posterior="block"),)])
+@pytest.mark.parametrize(
+    "hidden", [(), (gbp.Dense(4, "tanh", sigma=0.05, weight_prior=0.15, bias_prior=0.15, posterior="block"),)]
+)
 @pytest.mark.parametrize("known", ["missing", "noisy", "both", "observed by the network"])
 def test_an_update_is_a_dense_solve(hidden, known):
     (x, y, observed, prior), sigma = data(), None if known == "missing" else 0.2

@@ -210,7 +210,8 @@ def over_hidden(batch: Batch) -> Batch:
 
 def variable_name(net: LayerGraph, want: str) -> str:
     """The variable of a query: "input", "output", or the outputs of a layer by its name."""
-    names = {**{p.variable: p.variable for p in net.places}, "output": net.output, "input": "input"}
+    names = {"output": net.output, **{p.variable: p.variable for p in net.places if p.variable != "output"}}
+    names["input"] = INPUT
     if want not in names:
         raise ValueError(f"want must be one of {', '.join(names)}, got {want!r}")
     return names[want]
