@@ -199,7 +199,10 @@ def test_layers_that_do_not_hold_are_flagged():
 
 @pytest.mark.slow
 def test_a_deep_network_says_when_it_unlearns():
-    """Three convolutions fall by more than ten points in one batch, without a word from the guard; others do not."""
+    """Three convolutions of scalars strain, and may fall by more than ten points in one batch; a fall is never silent.
+
+    (Whether they fall hangs on rounding: with kernels for AVX2 they do, with those for AVX-512 they do not.)
+    """
     digits = load_images("digits")
     how = {"kernel": 3, "activation": "leaky_relu", "sigma": 0.01, "weight_prior": 0.3, "bias_prior": 0.1, "prior": 3.0}
     for convolutions, filters in ((3, 16), (1, 8)):
@@ -209,12 +212,14 @@ def test_a_deep_network_says_when_it_unlearns():
             gbp.SoftmaxObservation(sigma=0.01),
             input_shape=(8, 8, 1),
         )
-        learner, right, fell = gbp.Learner(net), 0.0, []
+        learner, right, fell, strained = gbp.Learner(net), 0.0, [], 0
         for i in range(0, 1400, 50):
             report = learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50])
             now = (np.asarray(learner.forward(digits.test_x)).argmax(1) == digits.test_y).mean()
+            strained += report.status is gbp.Status.STRAINED
             if now < right - 0.1:
                 fell.append(report)
             right = now
         assert all((r.accepted, r.status) == (True, gbp.Status.STRAINED) for r in fell)
-        assert bool(fell) == (convolutions == 3)
+        assert bool(strained) == (convolutions == 3)
+        assert not fell or convolutions == 3
