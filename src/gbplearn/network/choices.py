@@ -23,7 +23,7 @@ from .vector_activations import links_of
 # Weights of a unit, of which a covariance is kept: an update takes time as the square of their number.
 _LONGEST_FILTER, _LONGEST_ROW = 512, 6400
 # Of weights that add n numbers up the standard deviation is a gain / √n: of hidden layers, and of the last, whose prior
-# means are 0. Then of all biases, and of the last outputs. Chosen on held-back training images (`docs/decisions.md`).
+# means are 0. Then of all biases, and of the last outputs. How they were chosen: `docs/decisions.md`.
 _GAIN, _LAST_GAIN, _BIAS_PRIOR, _LAST_PRIOR = 2.0, 2.5, 0.2, 50.0
 
 

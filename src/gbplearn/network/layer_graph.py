@@ -32,7 +32,7 @@ from .batch_program import BatchProgram, kind_of, run_forward
 from .initial import first_values, known_beliefs, random_outputs, random_starts
 from .layout import Plan, lay_out
 from .memory import network_memory
-from .places import INPUT, Place, above
+from .places import INPUT, Place
 from .rounds import joined_rounds
 from .summary import table
 
@@ -62,9 +62,12 @@ class LayerGraph(ABC):
         if inner:
             raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
         if self.head is not None:
-            # Its outputs' prior would pass for evidence of the layers before it.
+            # The prior of its outputs would pass for evidence of the layers before it.
+            needed = {self.output}
+            for place in reversed(places):
+                needed |= set(place.inputs) if place.variable in needed else set()
             forward = [p for p in places if isinstance(p.layer, Transform) and not p.layer.generative]
-            loose = [p.name for p in forward if self.output not in above(places, p)]
+            loose = [p.name for p in forward if p.variable not in needed]
             if loose:
                 raise ValueError(f"nothing that '{self.head}' observes depends on '{loose[0]}': leave it out")
         self._memory: dict[tuple[Shape, int, bool], Mapping[str, int]] = {}
