@@ -54,13 +54,13 @@ def digits():
 
 def test_ten_layers_learn_digits_with_the_priors_that_are_theirs(digits):
     """A batch at the beginning may count less, where the layers are not linear so far; none is refused."""
-    learner, strained = gbp.Learner(zoo.residual_network(filters=6), (8, 8, 1)), 0
-    for i in range(0, 400, 50):
+    learner, strained = gbp.Learner(zoo.residual_network(filters=4), (8, 8, 1)), 0
+    for i in range(0, 300, 50):
         report = learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50])
         assert report.accepted
         strained += report.status is gbp.Status.STRAINED
     assert strained < 4
-    assert (np.asarray(learner.predict_proba(digits.test_x)).argmax(1) == digits.test_y).mean() > 0.85
+    assert (np.asarray(learner.predict_proba(digits.test_x)).argmax(1) == digits.test_y).mean() > 0.8
 
 
 @pytest.mark.parametrize("depth", [1, 3, 5])
