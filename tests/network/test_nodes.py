@@ -302,3 +302,28 @@ def test_a_network_without_parameters_keeps_scalars():
     assert gbp.Learner(net).activations == "scalar"
     with pytest.raises(ValueError, match="no layer of the network has parameters"):
         gbp.Learner(net, activations="vector")
+
+
+def test_few_filters_behind_few_filters():
+    """Convolutions that go plane by plane: derivatives against JAX's own of the plain convolution."""
+    nodes = {
+        "a": gbp.Conv2D(2, kernel=3, padding="same", activation="tanh", weight_prior=0.5, posterior="block"),
+        "b": gbp.Conv2D(2, kernel=3, padding="same", activation="tanh", weight_prior=0.5, posterior="block"),
+        "mean": gbp.GlobalAvgPool2D(),
+        "target": gbp.GaussianObservation(sigma=0.3),
+    }
+    net = gbp.Network(nodes, input_shape=(16, 16, 1))
+    links, _, means = prepared(net)
+    x = np.random.default_rng(0).standard_normal((50, 16, 16, 1)).astype(np.float32)
+    found = chain.linearise(links, means, jnp.asarray(x)).sensitivities["a"].each[:3]
+
+    def plainly(w, image):
+        for each in (w, means["b"]):
+            kernel = each[:, :-1].T.reshape(3, 3, image.shape[-1], 2)
+            image = jax.lax.conv_general_dilated(
+                image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            image = jnp.tanh(image + each[:, -1])
+        return image.mean((1, 2))
+
+    np.testing.assert_allclose(found, jax.jacrev(plainly)(means["a"], x[:3]), atol=2e-5)

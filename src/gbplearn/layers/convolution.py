@@ -243,7 +243,10 @@ class ConvolutionUnitsKind(FactorKind):
         slope = -value_and_slope(self.activation, rows @ w.T)[1]
         filters = w[:, :-1].T.reshape(*self.windows.kernel, x.shape[3], y.shape[3])
         of_filters = AxesEdges(filters.shape, (4, 3), (*y.shape, w.shape[1] - 1))
-        image = Product(filters, slope.reshape(y.shape), of_filters, edges[0], Convolution(self.windows).of_image)
+        quick = planar.is_quick(filters.shape, x.shape, planar.FEWEST_PIXELS)  # its loops have no transpose in JAX
+        back = partial(planar.to_image, self.windows, (x.shape[1], x.shape[2])) if quick else None
+        forward = Convolution(self.windows).of_image
+        image = Product(filters, slope.reshape(y.shape), of_filters, edges[0], forward, back)
         return image, UnitRows(rows, slope), Identity(y.shape, y.dtype)
 
 
