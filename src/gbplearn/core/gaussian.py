@@ -205,6 +205,10 @@ class Gaussian(eqx.Module):
         """Whether every unit can be normalised. Outside of compiled code, without JAX where that is easy."""
         return self.family.all_proper(self.lam)
 
+    def with_mean(self, mean: Array) -> Gaussian:
+        """The same precision about another mean."""
+        return Gaussian(self.information(jnp.asarray(mean, self.dtype)), self.lam)
+
     def __mul__(self, other: Gaussian) -> Gaussian:
         """Product of densities."""
         self._same_form(other)

@@ -17,6 +17,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from .family import Values
+
 
 class RowSensitivity(NamedTuple):
     """`slope_bcu x_b`."""
@@ -28,12 +30,12 @@ class RowSensitivity(NamedTuple):
 class FullSensitivity(NamedTuple):
     """`j_bcu`, one by one."""
 
-    each: Float[Array, "b c u p"]
+    each: Float[Values, "b c u p"]
 
-    def by_unit(self) -> Float[Array, "u n p"]:
+    def by_unit(self) -> Float[Values, "u n p"]:
         """Of each unit a row for every output of every example."""
         b, c, u, p = self.each.shape
-        return jnp.moveaxis(self.each.reshape(b * c, u, p), 1, 0)
+        return self.each.reshape(b * c, u, p).swapaxes(0, 1)
 
 
 Sensitivity = RowSensitivity | FullSensitivity

@@ -39,6 +39,8 @@ from .unit_vectors import UnitVectors
 _LARGE = 1_000_000
 # A factor's own share of what is known of its number is at most this: float32 has no digits beyond.
 _MOST_LEVERAGE = 1 - 1e-5
+# Cholesky factors of matrices with eigenvalues up to 1 have digits as long as no pivot is smaller.
+_SURELY_DEFINITE = 1e-3
 
 
 class Projection(NamedTuple):
@@ -306,13 +308,13 @@ class VectorGaussian(UnitVectors):
         elif without is not None and share_of is shares:
             units = range(len(self.mean))
             back = np.stack([np.linalg.inv(eye + self._message(of, kept, u, without)) for u in units])
-            new, left = self._narrowed(back)
+            new, left = self._narrowed(back, z.dtype)
         elif isinstance(of, RowSensitivity):
-            new, left = self._narrowed(eye - _around(z, share_of(np.asarray(of.slopes, float), gain)))
+            new, left = self._narrowed(eye - _around(z, share_of(np.asarray(of.slopes, float), gain)), z.dtype)
         else:
-            new, left = self._narrowed(eye - _around(z, gain))
+            new, left = self._narrowed(eye - _around(z, gain), z.dtype)
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
-        spread = float(np.sum(left - 1 - np.log(left))) * (self.shape[0] / len(wide))
+        spread = left * (self.shape[0] / len(wide))
         if kept.k is None:
             moved = float(np.sum(self._pull(kept, alpha).astype(float) ** 2))
         else:
@@ -333,10 +335,13 @@ class VectorGaussian(UnitVectors):
         k = np.asarray(kept.k, float)[[unit if len(kept.k) > 1 else 0]]
         return _around(z, shares(slopes, without(as_outputs(k, slopes)))[0])
 
-    def _narrowed(self, left: np.ndarray) -> tuple[Array, np.ndarray]:
-        """The root of `L N L'`, and the eigenvalues of `N`; the mean of `N` where `L` is one for all."""
-        root, values = _root_of_definite(left.mean(0, keepdims=True) if self.shared else left)
-        return jnp.asarray(np.asarray(self.root) @ root, self.dtype), values
+    def _narrowed(self, left: np.ndarray, kind: Any) -> tuple[Array, float]:
+        """The root of `L N L'`, and `tr N - p - log |N|`; of the mean of `N` where `L` is one for all.
+
+        **Arguments:** `kind`: floating-point type of the products.
+        """
+        root, spread = _root_of_definite(left.mean(0, keepdims=True) if self.shared else left)
+        return jnp.asarray(np.asarray(self.root, kind) @ root.astype(kind), self.dtype), spread
 
     def precision(self) -> np.ndarray:
         """`S^-1`, of each unit or one for all."""
@@ -467,8 +472,8 @@ def _on_rows(of: Sensitivity, alpha: Float[np.ndarray, "b c"]) -> Float[np.ndarr
 
 def _less(
     wide: np.ndarray, z: np.ndarray, t: np.ndarray, k: np.ndarray | None = None, away: np.ndarray | None = None
-) -> tuple[Array, np.ndarray]:
-    """The root of `L (I - Z T Z') L'` with `Z = L' X'`, and the eigenvalues of `I - Z T Z'` that are not 1.
+) -> tuple[Array, float]:
+    """The root of `L N L'` with `N = I - Z T Z'` and `Z = L' X'`, and `tr N - p - log |N|`.
 
     It is the mean over `T` where `L` is one for all. **Arguments:** `k`, `away`: `Z' Z` and `L Z`, if they are known.
     """
@@ -476,20 +481,32 @@ def _less(
     k = np.swapaxes(z, -1, -2) @ z if k is None else k
     middle, left = _root_of_less(t, np.asarray(k, float))
     share = middle.astype(z.dtype) @ np.swapaxes(z, -1, -2)
-    return jax.device_put((wide - (wide @ z if away is None else away) @ share).astype(wide.dtype)), left
+    spread = float(np.sum(left - 1 - np.log(left)))
+    return jax.device_put((wide - (wide @ z if away is None else away) @ share).astype(wide.dtype)), spread
 
 
 def _around(z: np.ndarray, m: np.ndarray) -> np.ndarray:
-    """`Z M Z'`, symmetric."""
-    out = np.matmul(np.matmul(z, m), np.swapaxes(z, -1, -2))
+    """`Z M Z'`, symmetric; in the precision of `Z`, in double precision from there on."""
+    m = m.astype(z.dtype)
+    wide = np.matmul(z, m) if m.ndim > 2 else (z.reshape(-1, z.shape[-1]) @ m).reshape(z.shape)  # one product for all
+    out = np.matmul(wide, np.swapaxes(z, -1, -2)).astype(float)
     return 0.5 * (out + np.swapaxes(out, -1, -2))
 
 
-def _root_of_definite(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A root of matrices whose eigenvalues lie in (0, 1], but for rounding; and these."""
-    values, vectors = np.linalg.eigh(0.5 * (m + np.swapaxes(m, -1, -2)))
+def _root_of_definite(m: np.ndarray) -> tuple[np.ndarray, float]:
+    """A root of `p x p` matrices `N` whose eigenvalues lie in (0, 1], but for rounding; and `tr N - p - log |N|`."""
+    m = 0.5 * (m + np.swapaxes(m, -1, -2))
+    try:
+        root = np.linalg.cholesky(m)  # a twelfth of the time of eigenvalues
+        diagonal = np.diagonal(root, axis1=-2, axis2=-1)
+        if diagonal.min() > _SURELY_DEFINITE:
+            spread = np.trace(m, axis1=-2, axis2=-1).sum() - diagonal.size - 2 * np.log(diagonal).sum()
+            return root, float(spread)
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(m)
     values = np.clip(values, 1e-12, 1)
-    return vectors * np.sqrt(values)[:, None, :], values
+    return vectors * np.sqrt(values)[:, None, :], float(np.sum(values - 1 - np.log(values)))
 
 
 def _root_of_less(m: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

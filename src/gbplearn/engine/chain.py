@@ -30,7 +30,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -54,6 +53,8 @@ _potrf, _trtri = get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 _TINY, _REFINEMENTS = 1e-30, 2
 # Numbers of the outputs are found again in double precision where rounding would be more than this of a target's noise.
 _ROUNDING = 1e-5
+# Where no more than this part of what comes down is not 0, the kernel that passes over the rest is quicker than BLAS.
+_FEW = 0.35
 # Pairs of draws that the evidence of a likelihood which is not Gaussian takes.
 _DRAWS = 128
 # Share of the last expansion that is kept in the next. That of a likelihood under its own belief may swing: where the
@@ -100,14 +101,19 @@ class Linearised(NamedTuple):
     sensitivities: dict[str, Sensitivity]
 
 
-def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, spread: Array | None = None) -> Linearised:
+def linearise(
+    links: Sequence[Link], means: Mapping[str, Array], x: Array, spread: Array | None = None, known: bool = False
+) -> Linearised:
     """Up with values, down with the derivatives of the outputs, which are those of the last link.
 
     What several layers take has the sum of what comes down from them; parameters in several places have the sum of
     their derivatives there. Each step is a compiled program of its own: in one program XLA computes its parts several
     times over, which takes more than twice as long.
 
-    **Arguments:** `spread`: variances of inputs that are not known exactly, about `x`: one more noise, `G_0 V G_0'`.
+    **Arguments:**
+
+    - `spread`: variances of inputs that are not known exactly, about `x`: one more noise, `G_0 V G_0'`.
+    - `known`: the parameters are, so that there are no derivatives with respect to them.
     """
     values = _values(links, means, x)
     outputs = values[links[-1].name]
@@ -123,7 +129,7 @@ def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, sprea
             squares, back = _squares(g), _back_joined(link, taken, g) if wanted else []
         else:
             operators = _operators(link, taken[0], _of(link, means), values[link.name])
-            if link.parameters is None:
+            if link.parameters is None or known:
                 squares = _squares(g)
             else:
                 of, squares = _sensitivity(operators[1], g, batch)
@@ -174,30 +180,46 @@ def _back(operator: Operator, down: Array) -> Array:
     return -jax.vmap(lambda r: operator.back(r.reshape(-1, 1)))(down)
 
 
-@jax.jit
-def _squares(down: Array) -> Float[Array, "b c c"]:
-    """`G G'` of each example."""
-    flat = jnp.moveaxis(down.reshape(*down.shape[:2], -1), 0, -1)  # so laid out a quarter of the time
-    return jnp.einsum("bic,bid->bcd", flat, flat)
+def _squares(down: Any) -> Float[np.ndarray, "b c c"]:
+    """`G G'` of each example. (By BLAS, which takes them as they lie.)"""
+    flat = np.asarray(down).reshape(*down.shape[:2], -1)
+    return np.matmul(flat.transpose(1, 0, 2), flat.transpose(1, 2, 0))
 
 
-@partial(jax.jit, static_argnums=2)
-def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, Float[Array, "b c c"]]:
+def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, Any]:
     """With respect to the parameters of a layer, and `_squares(down)`."""
     if not isinstance(operator, UnitRows):
         raise TypeError("vector activations: the Jacobian of a layer must be that of vectors (UnitRows)")
     (n, p), units, classes = operator.rows.shape, operator.slope.shape[1], down.shape[0]
     places = n // batch
     down = down.reshape(classes, batch, places, units)
-    if places > 1:
-        summed = kernels().sensitivities(operator.rows, operator.slope, down)
-        if summed is not None:
-            return FullSensitivity(summed[0]), summed[1]
-    slopes = -down * operator.slope.reshape(batch, places, units)
     if places == 1:
-        return RowSensitivity(operator.rows, jnp.swapaxes(slopes[:, :, 0], 0, 1)), _squares(down)
-    rows = operator.rows.reshape(batch, places, p)
-    return FullSensitivity(jnp.einsum("cbnu,bnp->bcup", slopes, rows)), _squares(down)
+        return RowSensitivity(operator.rows, _slopes(operator.slope, down)), _squares(down)
+    summed = _summed(operator.rows, operator.slope, down) if _mostly_zero(np.asarray(down)) else None
+    if summed is not None:
+        return FullSensitivity(summed[0]), summed[1]
+    rows, slope, g = (np.asarray(a) for a in (operator.rows, operator.slope, down))
+    each = np.empty((batch, classes, units, p), rows.dtype)
+    for b, (x, s) in enumerate(zip(rows.reshape(batch, places, p), slope.reshape(batch, places, units))):
+        np.matmul(np.swapaxes(g[:, b] * -s, 1, 2), x, out=each[b])
+    return FullSensitivity(each), _squares(down)
+
+
+@jax.jit
+def _slopes(slope: Array, down: Float[Array, "c b 1 u"]) -> Float[Array, "b c u"]:
+    return jnp.swapaxes(-down[:, :, 0] * slope, 0, 1)
+
+
+@jax.jit
+def _summed(rows: Array, slope: Array, down: Array) -> tuple[Array, Array] | None:
+    """By the kernel, which passes over what is 0; None where there is none."""
+    return kernels().sensitivities(rows, slope, down)
+
+
+def _mostly_zero(down: np.ndarray) -> bool:
+    """Whether a pooling above has left most of it at 0, by the first example: products pay where it has not."""
+    first = down[0, 0]
+    return bool(np.count_nonzero(first) < _FEW * first.size)
 
 
 class Predicted(NamedTuple):
@@ -241,10 +263,13 @@ def _jointly(linear: Linearised, beliefs: Mapping[str, Any], double: bool) -> Pr
 
 
 def predict(
-    links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None
+    links: Sequence[Link], beliefs: Mapping[str, Any], x: Array, spread: Array | None = None, known: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means of the outputs `(B, C)`, and what layers (and inputs) and parameters leave uncertain of each: variances."""
-    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread)
+    """Means of the outputs `(B, C)`, and what layers (and inputs) and parameters leave uncertain of each: variances.
+
+    **Arguments:** `known`: take the parameters for known: these leave nothing uncertain.
+    """
+    linear = linearise(links, {name: b.mean for name, b in beliefs.items()}, x, spread, known)
     parameters = np.zeros(linear.outputs.shape, x.dtype)
     for name, of in linear.sensitivities.items():
         parameters += np.asarray(_output_variance(beliefs[name], of))

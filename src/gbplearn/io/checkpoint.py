@@ -94,6 +94,7 @@ class Content:
     note: dict[str, Any]
     history: dict[str, Any]  # as `checkpoint_history.checked` has it
     tensors: dict[str, np.ndarray]
+    fitted_priors: bool = False  # whether prior means that follow from the first inputs have been found
 
     def belief(self, name: str) -> Belief:
         """A belief by the name of its tensors, with the same bits."""
@@ -148,7 +149,7 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         prior = held.beliefs("prior")
         history = checkpoint_history.history_of(held.history, prior, held.belief)
         known = prior, held.beliefs("posterior"), held.noise, history, held.tied, held.sizes
-        learner.restore(LearnerState(*known, note=held.note, features=held.feature_numbers(), **held.counts))
+        learner.restore(LearnerState(*known, note=held.note, features=held.feature_numbers(), fitted=held.fitted_priors, **held.counts))
         return learner
 
 
@@ -241,6 +242,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         "input_shape": to_json(learner.input_shape, "input_shape"),
         "features": to_json(learner.features, "features"),
         "features_fitted": state.features is not None,
+        "priors_fitted": state.fitted,
         "settings": {name: to_json(value, name) for name, value in settings.items()},
         "factors": learner.factors is not None,
         "tied": state.tied,
@@ -281,11 +283,12 @@ def decode(data: bytes) -> Content:
     """What the bytes of a file hold; a `ValueError` (or whatever) if anything is wrong."""
     facts, entries, body = unsealed(data)
     # Which older files do not have.
-    facts = {"tied": None, "nodes": None, "features": None, "features_fitted": False, **facts}
+    none = {"tied": None, "nodes": None, "features": None, "features_fitted": False, "priors_fitted": False}
+    facts = {**none, **facts}
     if not is_whole(facts.get("format")) or facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts.get('format')!r}, this gbplearn reads {FORMAT}: use the one it is of")
     known = ("format", "version", "network", "network_input_shape", "input_shape", "settings", "factors", *_COUNTS)
-    more = ("features", "features_fitted", "tied", "nodes", "sizes", "noise", "note", "history")
+    more = ("features", "features_fitted", "priors_fitted", "tied", "nodes", "sizes", "noise", "note", "history")
     check_names(facts, (*known, *more), "header")
     if not isinstance(facts["version"], str) or not isinstance(facts["factors"], bool):
         raise ValueError("version must be a string, and factors true or false")
@@ -300,6 +303,9 @@ def decode(data: bytes) -> Content:
     net_shape, fitted = _net_shape(features, shape), facts["features_fitted"]
     if not isinstance(fitted, bool) or (fitted and features is None):
         raise ValueError("features_fitted must be true or false, and false without features")
+    found = facts["priors_fitted"]
+    if not isinstance(found, bool) or (found and not net.fits_priors):
+        raise ValueError("priors_fitted must be true or false, and false where no prior follows from the inputs")
     tied = _tied(facts["tied"], net.parameters(net_shape))
     counts = {name: facts[name] for name in _COUNTS}
     for name, n in counts.items():
@@ -324,7 +330,7 @@ def decode(data: bytes) -> Content:
     tensors, more = read_tensors(entries, body, expected), (facts["sizes"], noise, note, history)
     _check_means(tensors, limits)
     return Content(
-        facts["version"], net, features, fitted, shape, settings, facts["factors"], tied, counts, *more, tensors
+        facts["version"], net, features, fitted, shape, settings, facts["factors"], tied, counts, *more, tensors, found
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..edges.windows import Windows
@@ -21,8 +22,13 @@ from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
 from .activation import find_activation
-from .convolution import Convolution, ConvolutionLayer, ConvolutionUnitsKind, check_image
+from .convolution import PATCHES, Convolution, ConvolutionLayer, ConvolutionUnitsKind, check_image
 from .layer import Parameter, of_vectors
+from .patches import some_images, variances, whitened, windows_of
+
+# Of whitened patches as filters: what is added to variances before these are divided by, as a part of their mean; and
+# the standard deviation of a filter's responses to the first images.
+_WHITENING, _RESPONSE = 0.1, 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +43,9 @@ class Conv2D(ConvolutionLayer):
 
     - `filters`: number of output channels.
     - `kernel`, `stride`: of both axes, or a pair `(height, width)`.
-    - `activation`, `sigma`, `weight_prior`, `bias_prior`, `weight_init`, `bias_init`, `prior`: as `gbp.Dense`.
+    - `activation`, `sigma`, `weight_prior`, `bias_prior`, `bias_init`, `prior`: as `gbp.Dense`.
+    - `weight_init`: standard deviation of the random prior means, as `gbp.Dense`; or "patches": the prior means are
+        whitened patches of the first images that a learner learns from (`layers/patches.py`).
     - `weight_start`: standard deviation of random numbers by which the filters are off from their prior means where
         they are linearised first, as long as nothing else is known of them: it separates filters whose prior means
         are all zero (`weight_init=0.0`), and does no more.
@@ -52,6 +60,7 @@ class Conv2D(ConvolutionLayer):
     padding: str = "valid"
     name: str | None = None
     label: ClassVar[str] = "conv"
+    takes_patches: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -78,6 +87,26 @@ class Conv2D(ConvolutionLayer):
     def parameters(self, shape: Shape) -> dict[str, Parameter]:
         """Filters, and a bias for each output channel."""
         return self._parameters(shape[2], self.filters, float(math.prod(self.kernel_size) * shape[2]))
+
+    @property
+    def fits_means(self) -> bool:
+        """With `weight_init="patches"`."""
+        return self.weight_init == PATCHES
+
+    def fitted_means(self, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Whitened patches as filters, for images of mean 0 as for others: biases take what their mean adds away."""
+        images = some_images(np.asarray(x, float), rng)
+        windows = windows_of(images, self.kernel_size, rng)
+        try:
+            filters, offset = whitened(windows, variances(windows), self.filters, _WHITENING, rng)
+        except ValueError as error:
+            raise ValueError(f"Conv2D: {error}: weight_init='patches' has nothing to go by") from None
+        spread = (windows @ filters.T).std(0)
+        scale = _RESPONSE / np.where(spread > 0, spread, 1.0)
+        filters, bias = filters * scale[:, None], -offset * scale
+        if of_vectors(self.posterior):
+            return {"parameters": np.concatenate([filters, bias[:, None]], 1)}
+        return {"weight": filters.T.reshape(*self.kernel_size, x.shape[3], self.filters), "bias": bias}
 
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """`ConvolutionKind` from inputs to outputs."""

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ from .layer import (
 )
 
 _WEIGHT_PRIOR = 0.1  # of scalars, where none is given
+PATCHES = "patches"  # prior means of filters are whitened patches of the first images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,13 +280,14 @@ class ConvolutionLayer(Transform):
     weight_prior: float | str | None = AUTO
     bias_prior: float | str = AUTO
     prior: float | str = AUTO
-    weight_init: float | None = None
+    weight_init: float | str | None = None
     bias_init: float = 0.0
     weight_start: float = 0.0
     robust: Kernel | None = None
     robust_over: int | Sequence[int] | None = None
     posterior: str = dataclasses.field(default="auto", kw_only=True)
     gain: float = dataclasses.field(default=1.0, kw_only=True)
+    takes_patches: ClassVar[bool] = False  # whether `weight_init` may be "patches"
 
     def __post_init__(self):
         name = type(self).__name__
@@ -297,7 +299,12 @@ class ConvolutionLayer(Transform):
         check_positive_or_auto(name, bias_prior=self.bias_prior, prior=self.prior)
         if self.weight_prior is not None:
             check_positive_or_auto(name, weight_prior=self.weight_prior)
-        check_not_negative(name, weight_init=self.weight_init, bias_init=self.bias_init, weight_start=self.weight_start)
+        if not isinstance(self.weight_init, str):
+            check_not_negative(name, weight_init=self.weight_init)
+        elif self.weight_init != PATCHES or not self.takes_patches:
+            choices = f"a number >= 0 or {PATCHES!r}" if self.takes_patches else "a number >= 0"
+            raise ValueError(f"{name}: weight_init must be {choices}, got {self.weight_init!r}")
+        check_not_negative(name, bias_init=self.bias_init, weight_start=self.weight_start)
         check_robust(name, self.robust)
         find_activation(self.activation)
 
@@ -314,7 +321,7 @@ class ConvolutionLayer(Transform):
     def _parameters(self, channels: int, targets: int, summed: float) -> dict[str, Parameter]:
         """**Arguments:** `summed`: how many products of a weight and a number a sum has."""
         prior = weight_scale(self.weight_prior, _WEIGHT_PRIOR, self.gain, summed)
-        init = prior if self.weight_init is None else self.weight_init
+        init = prior if self.weight_init in (None, PATCHES) else self.weight_init
         weight = Parameter((*self.kernel_size, channels, targets), prior, init, self.weight_start)
         bias = Parameter((targets,), given_or(self.bias_prior, _WEIGHT_PRIOR), self.bias_init)
         if of_vectors(self.posterior):

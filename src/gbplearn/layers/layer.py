@@ -119,6 +119,15 @@ class Transform(Layer):
     def parameters(self, shape: Shape) -> dict[str, Parameter]:
         """The parameters for inputs of `shape`."""
 
+    @property
+    def fits_means(self) -> bool:
+        """Whether prior means of its parameters follow from the first inputs that it takes (`fitted_means`)."""
+        return False
+
+    def fitted_means(self, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Prior means of its parameters, by name, given its first inputs `(n, ...)`; a `ValueError` says what is wrong."""
+        return {}
+
     @abc.abstractmethod
     def factor(self, name: str, inputs: Variable, parameters: Mapping[str, Variable], outputs: Variable) -> Factor:
         """The factor group that joins them."""

@@ -1,4 +1,4 @@
-"""Whitened patches: random patches of the first images as filters (Coates & Ng 2011).
+"""Whitened patches in front of a network: features by random patches of the first images (`patches.py`).
 
 A window `p` of an image, as one vector, has the mean `m` and the variance `v` of its numbers. Of patch `k`, a window
 of the first images, is made a unit vector `d_k`; the responses are
@@ -23,11 +23,8 @@ from jax import Array, lax
 from ..factors.operators import Shape
 from .features import Features
 from .layer import check_not_negative, check_positive, check_whole
+from .patches import some_images, variances, whitened, windows_of
 
-# Of the first images, so many at most; of their windows as many.
-_IMAGES, _WINDOWS = 1_000, 50_000
-# Windows whose variance is smaller than this share of the mean become no filters.
-_BLANK = 1e-3
 # A feature that hardly varies is scaled as if it had this share of the mean variance of all.
 _STEADY = 0.1
 # Added before the square root, whose slope at 0 is not finite.
@@ -104,30 +101,18 @@ class WhitenedPatches(Features):
     def fit(self, x: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Patches, whitening and scales from the first images."""
         rng = np.random.default_rng(seed)
-        x = np.asarray(x, float)
-        x = x if len(x) <= _IMAGES else x[np.sort(rng.choice(len(x), _IMAGES, replace=False))]
+        x = some_images(np.asarray(x, float), rng)
         middle = x.mean()
-        windows = self._windows(x - middle, rng)
-        with np.errstate(over="ignore", invalid="ignore"):
-            variance = windows.var(1)
-        if not np.isfinite(variance.sum()):
-            raise ValueError("WhitenedPatches: the first images hold numbers that are too large")
-        filled = np.flatnonzero(variance > _BLANK * variance.mean())
-        if not len(filled):
-            raise ValueError("WhitenedPatches: the first images have no contrast")
+        windows = windows_of(x - middle, (self.kernel, self.kernel), rng)
+        try:
+            variance = variances(windows)
+        except ValueError as error:
+            raise ValueError(f"WhitenedPatches: {error}") from None
         floor = 0.0
         if self.contrast is not None:
             floor = self.contrast * variance.mean()
             windows = (windows - windows.mean(1, keepdims=True)) / np.sqrt(variance + floor)[:, None]
-        mu = windows.mean(0)
-        values, vectors = np.linalg.eigh(np.cov(windows.T, bias=True).reshape(windows.shape[1], -1))
-        values = np.maximum(values, 0)
-        whiten = (vectors / np.sqrt(values + self.whitening * max(values.mean(), np.finfo(float).tiny))) @ vectors.T
-        chosen = rng.choice(filled, self.patches, replace=len(filled) < self.patches)
-        units = (windows[chosen] - mu) @ whiten
-        units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), np.finfo(float).tiny)
-        filters = units @ whiten
-        offset = filters @ mu
+        filters, offset = whitened(windows, variance, self.patches, self.whitening, rng)
         if self.contrast is not None:
             filters -= filters.mean(1, keepdims=True)
         found = {
@@ -143,15 +128,6 @@ class WhitenedPatches(Features):
         scale = (1 - _STEADY) * each + _STEADY * each.mean()
         found |= {"mean": raw.mean((0, 1, 2)), "gain": 1 / np.sqrt(np.where(scale > 0, scale, 1.0))}
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
-
-    def _windows(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Windows of images, a row each: all of them, or a part drawn at random."""
-        k = self.kernel
-        views = np.lib.stride_tricks.sliding_window_view(x, (k, k), (1, 2)).transpose(0, 1, 2, 4, 5, 3)
-        rows = np.arange(int(np.prod(views.shape[:3])))
-        if len(rows) > _WINDOWS:
-            rows = rng.choice(len(rows), _WINDOWS, replace=False)
-        return views[np.unravel_index(rows, views.shape[:3])].reshape(len(rows), -1)
 
     def apply(self, x: Array, fitted: Mapping[str, Array]) -> Array:
         """The features of an image."""

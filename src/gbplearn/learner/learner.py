@@ -74,6 +74,7 @@ class LearnerState:
     - `caution`: how much more messages to parameters are damped, see `gbp.damping_for`.
     - `note`: numbers and strings of the user's.
     - `features`: the numbers of the features, by name; None: there are none, or they have not been fitted yet.
+    - `fitted`: whether prior means that follow from the first inputs have been found.
     """
 
     prior: Beliefs
@@ -88,6 +89,7 @@ class LearnerState:
     caution: int = 0
     note: dict[str, Any] = dataclasses.field(default_factory=dict)
     features: Fitted | None = None
+    fitted: bool = False
 
 
 class Learner:
@@ -248,6 +250,7 @@ class Learner:
                 self.caution,
                 dict(self.note),
                 self._fitted,
+                self._fitted_priors,
             )
 
     @locked
@@ -258,7 +261,7 @@ class Learner:
             self._history, self._tied, self._sizes = state.history.copy(), state.tied, list(state.sizes)
             self.batches, self.examples = state.batches, state.examples
             self.failures, self.caution, self.note = state.failures, state.caution, dict(state.note)
-            self._fitted = state.features
+            self._fitted, self._fitted_priors = state.features, state.fitted
 
     def _make_chain(self) -> VectorActivations | None:
         if self.activations == "scalar":
@@ -279,7 +282,7 @@ class Learner:
         self._make_locks()
         # Older pickles have none of these.
         new = {"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES, "activations": "scalar"}
-        new |= {"features": None, "_fitted": None}
+        new |= {"features": None, "_fitted": None, "_fitted_priors": False}
         self.__dict__.update(new | state)
         self._chain = self._make_chain()
 
@@ -378,7 +381,9 @@ class Learner:
             return refused_report(batch.size, unusual)
         if unusual and self.unusual == "warn":
             warnings.warn(f"this batch is unusual: {'; '.join(map(str, unusual))}", stacklevel=3)
-        before = self.filtering.next_prior(self._posterior, self.prior) if self.batches else self._posterior
+        first = self._first_priors(batch)
+        start = self._posterior if first is None else first
+        before = self.filtering.next_prior(start, self.prior) if self.batches else start
         kept = self.filtering.forgetting if self.batches else 1.0
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
         result, padded = self.infer_batch(batch, before, noise, carried)
@@ -398,7 +403,7 @@ class Learner:
             return report
         more = {n: batch.measured(head=n == self.net.head) for n in noise}
         learnt = {n: LearnNoise(result.noise[n], noise[n].weight + more[n]) for n in noise}
-        known = Before(self._posterior, self.noise, self.caution)
+        known = Before(start, self.noise, self.caution)
         repeated = [name for names in self._tied or () for name in names[1:]]
         entry = self._history.entry(report, known, before, found, noise, learnt, statistics, repeated)
         # All at once: an interruption leaves the old state, or the new.
@@ -406,6 +411,8 @@ class Learner:
         with self._swap:
             self._posterior, self.noise, self.batches, self.examples, self.caution = found, learnt, *counts, caution
             self._fitted = fitted
+            if first is not None:
+                self.prior, self._fitted_priors = first, True
             self._history.put(entry)
         return report
 
@@ -615,6 +622,34 @@ class Learner:
         if self.batches:
             raise ValueError("features are fitted before anything is learnt")
         self._fitted = self._fitted_to(x)
+
+    @locked
+    def fit_priors(self, x: Numbers) -> None:
+        """Find the prior means that follow from the first inputs (`gbp.Conv2D(weight_init="patches")`) by these.
+
+        Before anything is learnt: so that several learners have the same ones. Else the first batch that is learnt from
+        is what they follow from.
+        """
+        if not self.net.fits_priors:
+            raise ValueError("no prior means of the network follow from its inputs")
+        if self.batches:
+            raise ValueError("prior means are found before anything is learnt")
+        with self._swap:
+            self._fitted_priors = False
+        first = self._first_priors(self.checked(x))
+        assert first is not None
+        with self._swap:
+            self.prior, self._posterior, self._fitted_priors = first, dict(first), True
+
+    def _first_priors(self, batch: Batch) -> dict[str, Belief] | None:
+        """The prior that follows from the first inputs; None where none does, or it has been found."""
+        if self._fitted_priors or not self.net.fits_priors:
+            return None
+        found = self.net.fitted_priors(batch.counted_inputs, self.prior, seed=self.seed)
+        tied = [name for names in self._tied or () for name in names if found[name] is not self.prior[name]]
+        if tied:
+            raise ValueError(f"'{tied[0]}' is tied by factors: its prior means cannot follow from the inputs")
+        return {name: belief.astype(self.dtype) for name, belief in found.items()}
 
     def _fitted_to(self, x: Numbers, weight: Numbers | None = None) -> Fitted | None:
         """The numbers that the features have if these are the first inputs; None if there are none."""

@@ -42,6 +42,11 @@ class Batch:
         return self.x.shape[0]
 
     @property
+    def counted_inputs(self) -> np.ndarray:
+        """The inputs of the examples whose weight is not 0."""
+        return self.x if self.weight is None else self.x[self.weight > 0]
+
+    @property
     def labelled(self) -> np.ndarray:
         """Mask `(B,)` of the examples of which any part of the target is observed, and whose weight is not 0."""
         if self.y is None:

@@ -152,6 +152,31 @@ class LayerGraph(ABC):
             out[name] = Gaussian.from_moments(mean=jnp.asarray(mean, jnp.result_type(float)), std=p.prior)
         return out
 
+    @property
+    def fits_priors(self) -> bool:
+        """Whether a layer's prior means follow from the first inputs (`fitted_priors`)."""
+        return any(isinstance(place.layer, Transform) and place.layer.fits_means for place in self.places)
+
+    def fitted_priors(self, x: Numbers, priors: Mapping[str, Belief], *, seed: int = 0) -> dict[str, Belief]:
+        """Priors whose means follow from the first inputs `(n,) + input_shape`, layer after layer.
+
+        What comes to a layer is that of a forward pass with the means so far. **Arguments:** `priors`: of all
+        parameters; those of layers that fit none stay as they are.
+        """
+        out = dict(priors)
+        for i, place in enumerate(self.places):
+            layer = place.layer
+            if not isinstance(layer, Transform) or not layer.fits_means or place.tied is not None:
+                continue
+            name = place.inputs[0]
+            taken = np.asarray(x) if name == INPUT else np.asarray(self.forward(x, out)[name])
+            try:
+                means = layer.fitted_means(taken, np.random.default_rng([seed, i, 2]))
+            except ValueError as error:
+                raise ValueError(f"layer '{place.name}': {error}") from None
+            out |= {f"{place.name}/{n}": out[f"{place.name}/{n}"].with_mean(jnp.asarray(m)) for n, m in means.items()}
+        return out
+
     def checked_input_shape(self, given: Shape | None) -> Shape:
         """Shape of one example: as given, or the network's own; a `ValueError` if neither is known, or they differ."""
         shape = self.input_shape if given is None else tuple(given)
@@ -275,7 +300,10 @@ class LayerGraph(ABC):
         priors = known_beliefs(self.parameters(shape), beliefs)
         given = frozenset(priors)
         if len(priors) < len(self.parameters(shape)):
-            priors = {**self.priors(shape, seed=seed), **priors}
+            drawn = self.priors(shape, seed=seed)
+            if parameters == "learnt" and self.fits_priors:
+                drawn = self.fitted_priors(batch.counted_inputs, drawn, seed=seed)
+            priors = {**drawn, **priors}
         outputs = {n: (batch.size, *s) for n, s in self.shapes(shape).items() if n != INPUT}
         first = random_starts(self.parameters(shape), priors, seed) if parameters == "learnt" else {}
         first |= first_values(start or {}, priors, outputs)

@@ -363,11 +363,10 @@ class VectorActivations:
 
     def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
         """The belief of the outputs: what layers and inputs leave uncertain, and with "random" the parameters, too."""
-        mean, noise, uncertain = chain.predict(
-            self.links, as_vectors(beliefs, self.links, self.dtype), *self._inputs(batch)
-        )
+        vectors = as_vectors(beliefs, self.links, self.dtype)
+        mean, noise, uncertain = chain.predict(self.links, vectors, *self._inputs(batch), parameters != "random")
         held = self._output_layer.output_prior**-2
-        lam = held + 1 / (noise + uncertain if parameters == "random" else noise)
+        lam = held + 1 / (noise + uncertain)
         return Gaussian(jnp.asarray(mean * (lam - held), self.dtype), jnp.asarray(lam, self.dtype))
 
     def log_evidence(self, batch: Batch, outputs: Gaussian, sigma: float) -> np.ndarray:
