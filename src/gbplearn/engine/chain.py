@@ -6,7 +6,7 @@ in which a label is counted more than once. With *vector activations* an example
     input - layer 1 - ... - layer L - target
 
 whose messages are exact for the linearised layers. What comes down to a layer has the rank of what is observed, the `C`
-outputs:
+outputs (of several heads those of all, side by side):
 
     down    G_l = d z / d (outputs of layer l)                  one vector-Jacobian product an output and layer
     up      z ~ N(z_0, S_bb + R_b) ,   R_b = sum_l sigma_l² G_l G_l'

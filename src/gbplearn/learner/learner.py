@@ -115,10 +115,10 @@ class Learner:
         follows from the size of the batch and from the examples learnt from before (`gbp.damping_for`).
     - `activations`: "scalar", a variable for each activation, as in the paper; or "vector", all activations of an
         example and layer as one: then a batch is learnt from jointly, exact for the linearised layers, without loops
-        among units. For feed-forward networks whose head is a `gbp.CategoricalObservation` or a
+        among units. For feed-forward networks whose heads are each a `gbp.CategoricalObservation` or a
         `gbp.GaussianObservation`; layers with `posterior="auto"` then get the family of beliefs that measured best.
         `tolerance` and `iterations` are those between targets and outputs; `damping`, `dropout`, `schedule`,
-        `messages` and `guard` are refused, which are for scalars. "auto" is "vector" for classifiers with a
+        `messages` and `guard` are refused, which are for scalars. "auto" is "vector" for networks with a
         `gbp.CategoricalObservation` that can have it, if nothing is asked for that only scalars can do.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
@@ -743,12 +743,11 @@ class Learner:
         if x is None:
             if y is None or x_observed is not None:
                 raise ValueError("query needs x or y" if y is None else "x_observed needs x")
-            if not isinstance(y, Mapping):
-                y = np.atleast_1d(np.asarray(y))
-            known = [np.atleast_1d(np.asarray(of)) for of in (y.values() if isinstance(y, Mapping) else [y])]
-            if not known:
+            y = y if isinstance(y, Mapping) else np.atleast_1d(np.asarray(y))
+            given = list(y.values()) if isinstance(y, Mapping) else [y]
+            if not given:
                 raise ValueError("query needs x or y")
-            x, x_observed = np.zeros((len(known[0]), *self.input_shape)), False
+            x, x_observed = np.zeros((np.atleast_1d(np.asarray(given[0])).shape[0], *self.input_shape)), False
         batch = self.checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
         return self.predictor().belief(batch, wanted, parameters)
 
@@ -800,14 +799,25 @@ class Learner:
         batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
         return self.predictor().draw(batch, count, seed, parameters)
 
-    def predict_proba(self, x: Numbers, *, head: str | None = None, **how: Any) -> Array:
+    def predict_proba(
+        self,
+        x: Numbers,
+        *,
+        head: str | None = None,
+        x_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        parameters: str | None = None,
+    ) -> Array:
         """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.
 
-        Arguments as `predict`; `head`: its name, where several heads observe classes.
+        **Arguments:**
+
+        - `head`: its name, where several heads observe classes.
+        - `x`, `x_observed`, `x_prior`, `parameters`: as `predict`.
         """
         logits = self.net.heads[self.net.class_head(head)].variable
-        batch = self.checked(x, **{name: how.pop(name, None) for name in ("x_observed", "x_prior")})
-        return self.net.probabilities(self.predictor().belief(batch, logits, **how))
+        batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
+        return self.net.probabilities(self.predictor().belief(batch, logits, parameters))
 
     def forward(self, x: Numbers) -> OfHeads:
         """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with.
