@@ -50,7 +50,7 @@ class LearntNoiseTargets(LearntTargets):
         self,
         start: Float[np.ndarray, "b c"],
         covariance: Float[np.ndarray, "n n"],
-        held: Float[np.ndarray, " b"],
+        held: Float[np.ndarray, "b ..."],
         weight: Float[np.ndarray, " b"],
     ) -> Targets:
         """With the noise at which outputs and noise agree, from where it starts."""
@@ -97,7 +97,7 @@ class OneRound(LearntNoiseTargets):
         self,
         start: Float[np.ndarray, "b c"],
         covariance: Float[np.ndarray, "n n"],
-        held: Float[np.ndarray, " b"],
+        held: Float[np.ndarray, "b ..."],
         weight: Float[np.ndarray, " b"],
     ) -> Targets:
         """With the noise that is given."""
