@@ -190,6 +190,34 @@ def test_outputs_given_gaussian_targets(seed, batch, classes, rank):
         np.testing.assert_allclose(found.log_evidence(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("precise", [1e2, 1e10])
+def test_outputs_beside_precise_targets_of_another_head(precise):
+    """Some examples have targets of one head alone, or of none: the exact conditional, however precise the targets."""
+    r, blocks = np.random.default_rng(0), (slice(0, 2), slice(2, 5))
+    start, wide = r.standard_normal((4, 5)), 10 * r.standard_normal((20, 20))
+    d, e, covariance = np.zeros((4, 5, 5)), np.zeros((4, 5)), wide @ wide.T
+    for example, seen in enumerate([(0, 1), (0,), (1,), ()]):
+        for block in (blocks[i] for i in seen):
+            root = r.standard_normal((3, block.stop - block.start))
+            scale = precise if block is blocks[0] else 1.0
+            d[example, block, block], e[example, block] = scale * root.T @ root, scale * r.standard_normal(3) @ root
+    found = chain.Joint.of(start, covariance, d, e, blocks)
+    wide_d = np.zeros((20, 20))
+    for example in range(4):
+        wide_d[5 * example : 5 * example + 5, 5 * example : 5 * example + 5] = d[example]
+    there = np.flatnonzero(np.diag(wide_d))
+    of = covariance[:, there]
+    gain = of @ np.linalg.inv(np.linalg.inv(wide_d[np.ix_(there, there)]) + covariance[np.ix_(there, there)])
+    target = np.linalg.solve(wide_d[np.ix_(there, there)], e.ravel()[there])
+    mean = start.ravel() + gain @ (target - start.ravel()[there])
+    variance = np.diag(covariance - gain @ of.T)
+    unseen = np.setdiff1d(np.arange(20), there)
+    np.testing.assert_allclose(found.mean.ravel(), mean, atol=1e-6 * np.abs(mean).max())
+    np.testing.assert_allclose(found.variance().ravel()[unseen], variance[unseen], rtol=1e-4)
+    assert (found.observed.ravel()[there]).all()
+    assert not found.observed.ravel()[unseen].any()
+
+
 def test_classes_at_rest():
     """There the outputs have moved by the covariance times the expected gradients of all log likelihoods."""
     r = np.random.default_rng(0)

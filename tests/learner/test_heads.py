@@ -11,7 +11,7 @@ import pytest
 
 import gbplearn as gbp
 from gbplearn.engine import chain
-from gbplearn.network.vector_activations import VectorActivations, as_vectors, joint_targets, parts_of
+from gbplearn.network.vector_activations import VectorActivations, as_vectors, joint_targets, targets_by_head
 
 FLAT = {"sigma": 0.05, "weight_prior": 0.6, "weight_init": 0.0, "bias_prior": 0.4, "prior": 5.0}
 # One order whatever stands first, in which there is less to compile than forth and back.
@@ -203,6 +203,24 @@ def test_an_example_of_weight_two_is_two(activations):
     assert_same(twice.posterior, double.posterior, atol=5e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["class", "measured"])
+def test_evidence_of_a_generative_network_does_not_count_a_head_without_targets(head):
+    """Of inputs and targets together: what it is in the network without that head."""
+
+    def network(*heads):
+        nodes = {"code": (gbp.Dense(2, direction="generative", sigma=0.3, weight_prior=0.7), "input")}
+        if "class" in heads:
+            nodes |= {"logits": (gbp.Dense(3, **FLAT), "code"), "class": gbp.CategoricalObservation()}
+        if "measured" in heads:
+            nodes |= {"values": (gbp.Dense(2, **FLAT), "code"), "measured": gbp.GaussianObservation(sigma=0.3)}
+        return gbp.Learner(gbp.Network(nodes, input_shape=(3,)), activations="scalar", tolerance=1e-5)
+
+    x, y, _ = data(8)
+    found = network("class", "measured").update(x, {head: y[head]}, evidence=True).log_evidence
+    assert found == pytest.approx(network(head).update(x, y[head], evidence=True).log_evidence, abs=0.05)
+
+
 def plain(means, x):
     """The outputs of both heads side by side, and the hidden layer, for one example."""
     hidden = jnp.tanh(means["trunk"] @ jnp.append(x, 1.0))
@@ -233,7 +251,7 @@ def test_a_joint_update_of_classes_and_values_is_a_dense_solve(posterior):
         np.concatenate([np.asarray(getattr(result[n], of), float) for n in ("logits", "values")], 1)
         for of in ("mean", "variance")
     )
-    expanded, gradient = joint_targets(parts_of(net, batch, np.float32)).expand(found_mean, found_variance)
+    expanded, gradient = joint_targets(targets_by_head(net, batch, np.float32)).expand(found_mean, found_variance)
     there = np.concatenate([np.repeat(seen[n][:, None], k, 1) for n, k in (("class", 3), ("measured", 2))], 1)
     d, e = np.zeros((60, 60)), (gradient + np.einsum("bcd,bd->bc", expanded, found_mean)).ravel()
     for b in range(12):  # of what is observed, the prior of the outputs is one more measurement of each
@@ -265,7 +283,7 @@ def test_one_covariance_for_the_units_of_classes_is_that_of_their_contrasts():
     net, (x, y, _) = trunk("class", "measured", posterior="shared"), data(12)
     vectors, batch = VectorActivations(net, (3,), np.float32), net.batch(x, y)
     beliefs = as_vectors(net.priors(seed=3), vectors.links, np.float32)
-    targets = joint_targets(parts_of(net, batch, np.float32))
+    targets = joint_targets(targets_by_head(net, batch, np.float32))
     held, ones = np.full((12, 5), 5.0**-2), np.ones(12)
     found = chain.update(vectors.links, beliefs, jnp.asarray(x, jnp.float32), targets, held, ones, 200, 1e-6)
     gain = found.conditioned.joint.gain()
@@ -321,6 +339,11 @@ def test_all_that_is_asked_of_heads(activations):
     np.testing.assert_array_equal(forward["class"], straight["logits"])
     np.testing.assert_array_equal(forward["measured"], straight["values"])
 
+    if activations == "scalar":
+        how = {"iterations": 5, "tolerance": 0.0, "damping": 0.0, "guard": False}
+        np.testing.assert_allclose(
+            learner.net.predict(x, learner.posterior, **how)["measured"].mean, found["measured"].mean, atol=1e-4
+        )
     parts, wide = learner.uncertainty(x), learner.predict(x, parameters="random")
     assert parts["class"].entropy is not None
     assert parts["measured"].entropy is None

@@ -49,15 +49,14 @@ def log_evidence_of_batch(
     net = predictor.net
     classes = [name for name in batch.targets if isinstance(net.heads[name].layer, ClassObservation)]
     out = _of_classes(predictor, batch, classes, before) if classes else 0.0
-    if not explains_input(net):
-        if len(classes) == len(batch.targets) > 0:
-            return out
-        if batch.targets:
-            values = _without(batch, classes)
-            with_values = _log_integral(predictor, result, values, before, seed) if classes else result.log_evidence
-            return out + with_values - _log_integral(predictor, result, _without(batch, net.heads), before, seed)
-    alone = batch.without_targets()
-    out += _log_integral(predictor, result, alone, before, seed) if classes else result.log_evidence
+    only_classes = len(classes) == len(batch.targets)
+    if batch.targets and only_classes and not explains_input(net):
+        return out
+    alone = batch.without_targets() if len(batch.targets) < 2 else _without(batch, net.heads)
+    values = alone if only_classes else _without(batch, classes)
+    out += _log_integral(predictor, result, values, before, seed) if classes else result.log_evidence
+    if batch.targets and not explains_input(net):
+        return out - _log_integral(predictor, result, _without(batch, net.heads), before, seed)
     out -= _density_of_inputs(predictor, batch)
     if net.generative and not is_normalised(net):
         hidden = dataclasses.replace(alone, x=np.zeros_like(batch.x), x_observed=np.zeros(batch.x.shape, bool))

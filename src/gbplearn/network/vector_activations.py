@@ -207,7 +207,7 @@ def _expand(kind: Likelihood, y: Any, mean: Any, variance: Any) -> tuple[Any, An
 Targets = chain.Targets | LearntNoiseTargets
 
 
-class Part(NamedTuple):
+class HeadTargets(NamedTuple):
     """What one head observes of a batch, and where its outputs stand among those of all heads."""
 
     block: slice
@@ -215,7 +215,9 @@ class Part(NamedTuple):
     targets: Targets
 
 
-def parts_of(net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, LearnNoise] | None = None) -> list[Part]:
+def targets_by_head(
+    net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, LearnNoise] | None = None
+) -> list[HeadTargets]:
     """What the heads of a network observe of a batch, in their order.
 
     **Arguments:** `noise`: what is known before the batch of noise that heads learn, by head.
@@ -223,7 +225,7 @@ def parts_of(net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, Lear
     shapes = net.shapes(batch.x.shape[1:])
     blocks = chain.side_by_side({name: shapes[name] for name in net.outputs})
     return [
-        Part(
+        HeadTargets(
             blocks[place.variable],
             batch.labelled_by([name]),
             _targets_of_head(place.layer, batch.targets[name], dtype, (noise or {}).get(name)),
@@ -232,7 +234,7 @@ def parts_of(net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, Lear
     ]
 
 
-def joint_targets(parts: Sequence[Part]) -> Targets:
+def joint_targets(parts: Sequence[HeadTargets]) -> Targets:
     """What several heads observe together: where a head has no target nothing is observed of its outputs.
 
     Heads that observe the same outputs add up.
@@ -270,8 +272,8 @@ def joint_targets(parts: Sequence[Part]) -> Targets:
 
 
 def targets_of(net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, LearnNoise] | None = None) -> Targets:
-    """What all heads of a network observe of a batch; arguments as `parts_of`."""
-    return joint_targets(parts_of(net, batch, dtype, noise))
+    """What all heads of a network observe of a batch; arguments as `targets_by_head`."""
+    return joint_targets(targets_by_head(net, batch, dtype, noise))
 
 
 def _targets_of_head(head: Layer, target: Target, dtype: Any, noise: LearnNoise | None) -> Targets:
@@ -381,7 +383,7 @@ class VectorActivations:
         - `mode`: where to linearise, and the noise there (`most_probable`); by default at the means before the batch.
         """
         x, spread = self._inputs(batch)
-        parts = parts_of(self.net, batch, self.dtype, noise)
+        parts = targets_by_head(self.net, batch, self.dtype, noise)
         targets, weight = joint_targets(parts), batch.label_weights
         if mode is not None and isinstance(targets, LearntNoiseTargets):
             targets = targets.given(mode.noise)
@@ -414,7 +416,7 @@ class VectorActivations:
         learnt = {} if updated.noise is None else {name: math.sqrt(updated.noise) for name in self.net.heads}
         return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened, learnt)
 
-    def _held(self, parts: Sequence[Part]) -> Float[np.ndarray, "b c"]:
+    def _held(self, parts: Sequence[HeadTargets]) -> Float[np.ndarray, "b c"]:
         """The precisions of the priors of the outputs, where anything of them is observed."""
         out = np.zeros((len(parts[0].labelled), max(part.block.stop for part in parts)))
         for part, place in zip(parts, self.net.heads.values()):
@@ -434,7 +436,10 @@ class VectorActivations:
 
         For layers whose units are vectors, and a head that learns its noise.
         """
-        vectors, parts = as_vectors(beliefs, self.links, self.dtype), parts_of(self.net, batch, self.dtype, noise)
+        vectors, parts = (
+            as_vectors(beliefs, self.links, self.dtype),
+            targets_by_head(self.net, batch, self.dtype, noise),
+        )
         targets = joint_targets(parts)
         if not isinstance(targets, LearntNoiseTargets) or not all(
             isinstance(b, VectorGaussian) for b in vectors.values()
@@ -490,7 +495,7 @@ class VectorActivations:
         return (y * np.log(p)).sum(1)
 
 
-def _energies(updated: chain.Updated, parts: Sequence[Part], weight: np.ndarray) -> list[float]:
+def _energies(updated: chain.Updated, parts: Sequence[HeadTargets], weight: np.ndarray) -> list[float]:
     """Of the targets of each head at the new parameters."""
     out = []
     for block, labelled, given in parts:
