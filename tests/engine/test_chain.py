@@ -116,7 +116,7 @@ def test_an_update_is_a_dense_solve(posterior):
     net, (x, y) = network(posterior=posterior), images()
     links, beliefs = prepared(net)
     batch = net.batch(x, y)
-    targets, ones = targets_of(net.places[-1].layer, batch, np.float32), np.ones(len(x))
+    targets, ones = targets_of(net, batch, np.float32), np.ones(len(x))
     held = np.full(len(x), 5.0**-2)
     found = chain.update(links, beliefs, jnp.asarray(x), targets, held, ones, 10, 1e-3)
     assert found.beliefs is not None
@@ -142,7 +142,7 @@ def test_one_covariance_for_the_units_of_classes_is_that_of_their_contrasts():
     layers = *first.layers[:-2], gbp.Dense(3, posterior="shared", name="last"), gbp.CategoricalObservation()
     net = gbp.Sequential(*layers, input_shape=first.input_shape)
     links, beliefs = prepared(net)
-    targets, ones = targets_of(net.places[-1].layer, net.batch(x, np.arange(6) % 3), np.float32), np.ones(6)
+    targets, ones = targets_of(net, net.batch(x, np.arange(6) % 3), np.float32), np.ones(6)
     found = chain.update(links, beliefs, jnp.asarray(x), targets, 0.01 * ones, ones, 50, 1e-3)
     assert found.beliefs is not None
     assert found.conditioned is not None
@@ -190,6 +190,34 @@ def test_outputs_given_gaussian_targets(seed, batch, classes, rank):
         np.testing.assert_allclose(found.log_evidence(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("precise", [1e2, 1e10])
+def test_outputs_beside_precise_targets_of_another_head(precise):
+    """Some examples have targets of one head alone, or of none: the exact conditional, however precise the targets."""
+    r, blocks = np.random.default_rng(0), (slice(0, 2), slice(2, 5))
+    start, wide = r.standard_normal((4, 5)), 10 * r.standard_normal((20, 20))
+    d, e, covariance = np.zeros((4, 5, 5)), np.zeros((4, 5)), wide @ wide.T
+    for example, seen in enumerate([(0, 1), (0,), (1,), ()]):
+        for block in (blocks[i] for i in seen):
+            root = r.standard_normal((3, block.stop - block.start))
+            scale = precise if block is blocks[0] else 1.0
+            d[example, block, block], e[example, block] = scale * root.T @ root, scale * r.standard_normal(3) @ root
+    found = chain.Joint.of(start, covariance, d, e, blocks)
+    wide_d = np.zeros((20, 20))
+    for example in range(4):
+        wide_d[5 * example : 5 * example + 5, 5 * example : 5 * example + 5] = d[example]
+    there = np.flatnonzero(np.diag(wide_d))
+    of = covariance[:, there]
+    gain = of @ np.linalg.inv(np.linalg.inv(wide_d[np.ix_(there, there)]) + covariance[np.ix_(there, there)])
+    target = np.linalg.solve(wide_d[np.ix_(there, there)], e.ravel()[there])
+    mean = start.ravel() + gain @ (target - start.ravel()[there])
+    variance = np.diag(covariance - gain @ of.T)
+    unseen = np.setdiff1d(np.arange(20), there)
+    np.testing.assert_allclose(found.mean.ravel(), mean, atol=1e-6 * np.abs(mean).max())
+    np.testing.assert_allclose(found.variance().ravel()[unseen], variance[unseen], rtol=1e-4)
+    assert (found.observed.ravel()[there]).all()
+    assert not found.observed.ravel()[unseen].any()
+
+
 def test_classes_at_rest():
     """There the outputs have moved by the covariance times the expected gradients of all log likelihoods."""
     r = np.random.default_rng(0)
@@ -197,7 +225,7 @@ def test_classes_at_rest():
     start, covariance = r.standard_normal((5, 3)), wide @ wide.T / 4
     y = np.eye(3)[r.integers(0, 3, 5)]
     net = gbp.Sequential(gbp.Dense(3), gbp.CategoricalObservation(), input_shape=(2,))
-    targets = targets_of(net.places[-1].layer, net.batch(np.zeros((5, 2)), y), np.float32)
+    targets = targets_of(net, net.batch(np.zeros((5, 2)), y), np.float32)
     held, weight = np.full(5, 0.01), np.array([1.0, 1.0, 2.0, 1.0, 0.0])
     found = chain.condition(start, covariance, targets, held, weight, 200, 1e-6)
     assert found.settled
@@ -213,7 +241,7 @@ def test_what_a_batch_has_taught_is_the_divergence(posterior):
     """`gained` is found on the way, from the eigenvalues of what was taken."""
     net, (x, y) = network(posterior=posterior), images(8)
     links, beliefs = prepared(net)
-    targets, ones = targets_of(net.places[-1].layer, net.batch(x, y), np.float32), np.ones(8)
+    targets, ones = targets_of(net, net.batch(x, y), np.float32), np.ones(8)
     found = chain.update(links, beliefs, jnp.asarray(x), targets, 0.04 * ones, ones, 10, 1e-3)
     assert found.beliefs is not None
     for name, now in found.beliefs.items():
@@ -241,7 +269,7 @@ def test_a_step_that_makes_things_worse_is_shortened():
         shortened += 1
         halved, links = 2**result.shortened, vectors.links
         beliefs = as_vectors(prior, links, np.float32)
-        targets = targets_of(net.places[-1].layer, batch, np.float32)
+        targets = targets_of(net, batch, np.float32)
         less = targets._replace(
             expand=lambda m, v, t=targets, h=halved: tuple(part / h for part in t.expand(m, v)),
             energies=lambda z, t=targets, h=halved: t.energies(z) / h,
@@ -293,7 +321,7 @@ def evidence_by_draws(outputs, y, draws=400_000, parts=8):
 
 def condition_on(x, y, covariance, mean, classes):
     net = gbp.Sequential(gbp.Dense(classes), gbp.CategoricalObservation(), input_shape=x.shape[1:])
-    targets = targets_of(net.layers[-1], net.batch(x.astype(np.float32), y), np.float32)
+    targets = targets_of(net, net.batch(x.astype(np.float32), y), np.float32)
     held = np.full(len(y), 1e-8)
     return chain.condition(mean, covariance, targets, held, np.ones(len(y)), 300, 1e-4)
 

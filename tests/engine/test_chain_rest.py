@@ -24,7 +24,7 @@ def test_vague_logits_come_to_rest(seed, features):
     """With damping that rose at every small step, these used up all of their 200 iterations."""
     covariance, y = vague_logits(seed, 50, features)
     net = gbp.Sequential(gbp.Dense(CLASSES), gbp.CategoricalObservation())
-    targets = targets_of(net.layers[-1], net.batch(np.zeros((len(y), 3)), y), jnp.float32)
+    targets = targets_of(net, net.batch(np.zeros((len(y), 3)), y), jnp.float32)
     start, held, weight = np.zeros(y.shape), np.full(len(y), 50.0**-2), np.ones(len(y))
     found = chain.condition(start, covariance, targets, held, weight, 200, 0.03)
     assert found.settled

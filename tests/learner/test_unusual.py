@@ -11,7 +11,7 @@ from checkpoint_files import bits, parts, put_together, refused, there_and_back
 from gbplearn.apps.data.images import load_images
 from gbplearn.io import checkpoint
 from gbplearn.learner.unusual import BatchStatistics, Spread, joined, statistics_of
-from gbplearn.network.batch import Batch
+from gbplearn.network.batch import Batch, Target
 from learners import line, measured
 
 SCALE, CONTRAST, VARIETY = gbp.Oddity.SCALE, gbp.Oddity.CONTRAST, gbp.Oddity.VARIETY
@@ -111,7 +111,7 @@ def stream(x, y=None, size=10):
     y = np.zeros(len(x)) if y is None else y
     starts = range(0, len(x) - size + 1, size)
     for i in starts:
-        now = statistics_of(net, Batch(x[i : i + size], y=y[i : i + size, None]), known)
+        now = statistics_of(net, Batch(x[i : i + size], targets={net.head: Target(y[i : i + size, None])}), known)
         unusual = known.unusual(now)
         count += bool(unusual)
         known = known if unusual else known.joined(now)

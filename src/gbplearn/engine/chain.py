@@ -6,7 +6,7 @@ in which a label is counted more than once. With *vector activations* an example
     input - layer 1 - ... - layer L - target
 
 whose messages are exact for the linearised layers. What comes down to a layer has the rank of what is observed, the `C`
-outputs:
+outputs (of several heads those of all, side by side):
 
     down    G_l = d z / d (outputs of layer l)                  one vector-Jacobian product an output and layer
     up      z ~ N(z_0, S_bb + R_b) ,   R_b = sum_l sigma_l² G_l G_l'
@@ -37,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.linalg import get_lapack_funcs
 
 from ..core.blas import one_blas_thread
@@ -79,6 +79,7 @@ class Link(eqx.Module):
     name: str = eqx.field(static=True)  # of its outputs
     inputs: tuple[str, ...] = eqx.field(static=True, default=(INPUT,))
     joined: Callable[..., Array] | None = eqx.field(static=True, default=None)  # in the place of a kind
+    predicted: bool = eqx.field(static=True, default=False)  # whether heads observe its outputs
 
     def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
         """Of its factors."""
@@ -93,6 +94,22 @@ class Link(eqx.Module):
         return -self.kind.value(*self.arguments(taken[0], means, nothing)).reshape(nothing.shape)
 
 
+def side_by_side(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
+    """Where the numbers of an example of each of these variables stand among all of theirs."""
+    ends = np.cumsum([0, *map(math.prod, shapes.values())]).tolist()
+    return {name: slice(*ends[i : i + 2]) for i, name in enumerate(shapes)}
+
+
+def blocks_of(links: Sequence[Link]) -> dict[str, slice]:
+    """Where the outputs of each link that heads observe stand among all outputs of an example."""
+    return side_by_side({link.name: link.shape for link in links if link.predicted})
+
+
+def _joined(links: Sequence[Link], values: Mapping[str, Array]) -> Float[Array, "b c"]:
+    parts = [values[name] for name in blocks_of(links)]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 1)
+
+
 class Linearised(NamedTuple):
     """The outputs of a batch as a linear function of the parameters."""
 
@@ -104,7 +121,7 @@ class Linearised(NamedTuple):
 def linearise(
     links: Sequence[Link], means: Mapping[str, Array], x: Array, spread: Array | None = None, known: bool = False
 ) -> Linearised:
-    """Up with values, down with the derivatives of the outputs, which are those of the last link.
+    """Up with values, down with the derivatives of the outputs: those of the links that heads observe, side by side.
 
     What several layers take has the sum of what comes down from them; parameters in several places have the sum of
     their derivatives there. Each step is a compiled program of its own: in one program XLA computes its parts several
@@ -116,10 +133,10 @@ def linearise(
     - `known`: the parameters are, so that there are no derivatives with respect to them.
     """
     values = _values(links, means, x)
-    outputs = values[links[-1].name]
+    outputs = _joined(links, values)
     batch, classes = outputs.shape
-    eye = jnp.asarray(np.broadcast_to(np.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes)))
-    down = {links[-1].name: eye}
+    eye = np.broadcast_to(np.eye(classes, dtype=x.dtype)[:, None], (classes, batch, classes))
+    down = {name: jnp.asarray(eye[:, :, block]) for name, block in blocks_of(links).items()}
     noise = np.zeros((batch, classes, classes), x.dtype)
     found: dict[str, Sensitivity] = {}
     for link in reversed(links):
@@ -283,7 +300,7 @@ def _output_variance(belief: Any, of: Sensitivity) -> Array:
 
 def outputs_at(links: Sequence[Link], means: Mapping[str, Array], x: Array) -> Array:
     """Of a forward pass with these parameters."""
-    return _values(links, means, x)[links[-1].name]
+    return _joined(links, _values(links, means, x))
 
 
 class Targets(NamedTuple):
@@ -295,7 +312,8 @@ class Targets(NamedTuple):
     - `normaliser`: what was left out, of each example.
     - `largest`: no precision is larger.
     - `exact`: whether the likelihood is Gaussian, so that one expansion is enough.
-    - `shift`: whether a shift of all outputs of an example says something; of classes it does not.
+    - `blocks`: where outputs that are observed together stand; precisions between them and others are 0.
+    - `classes`: those of the blocks of which a shift of all outputs says nothing.
     """
 
     expand: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -303,7 +321,8 @@ class Targets(NamedTuple):
     normaliser: np.ndarray
     largest: float
     exact: bool
-    shift: bool = True
+    blocks: tuple[slice, ...] = (slice(None),)
+    classes: tuple[slice, ...] = ()
 
 
 class Joint(NamedTuple):
@@ -313,18 +332,22 @@ class Joint(NamedTuple):
     covariance: Float[np.ndarray, "n n"]
     precision: Float[np.ndarray, "b c c"]
     information: Float[np.ndarray, "b c"]
-    root: Float[np.ndarray, "b c c"]  # D = E E'; 0 where nothing is observed
+    root: Float[np.ndarray, "b c c"]  # D = E E'; a row is 0 where nothing is observed
     root_inverse: Float[np.ndarray, "b c c"]  # E^-1, or 0
     half: Float[np.ndarray, "n n"]  # W with A^-1 = W' W , A = I + E' S E
     alpha: Float[np.ndarray, "b c"]  # z - z_0 = S alpha
 
     @classmethod
-    def of(cls, start: np.ndarray, covariance: np.ndarray, d: np.ndarray, e: np.ndarray) -> Joint:
-        """Solve for them."""
-        values, vectors = np.linalg.eigh(d)
-        scale = np.sqrt(np.maximum(values, _LEAST * np.maximum(values[:, -1:], 0)))
-        root, back = vectors * scale[:, None, :], np.swapaxes(vectors, 1, 2)
-        root_inverse = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)[..., None] * back
+    def of(
+        cls,
+        start: np.ndarray,
+        covariance: np.ndarray,
+        d: np.ndarray,
+        e: np.ndarray,
+        blocks: Sequence[slice] = (slice(None),),
+    ) -> Joint:
+        """Solve for them. **Arguments:** `blocks`: as `Targets`."""
+        root, root_inverse = _roots(d, blocks)
         pull = e - np.einsum("bcd,bd->bc", d, start)
         joint = cls(start, covariance, d, e, root, root_inverse, _half_of_inverse(covariance, root), pull)
         return joint._replace(alpha=joint._solved(pull))._refined()
@@ -350,6 +373,11 @@ class Joint(NamedTuple):
         """Of the outputs."""
         return self.start + (self.covariance @ self.alpha.reshape(-1)).reshape(self.start.shape)
 
+    @property
+    def observed(self) -> Bool[np.ndarray, "b c"]:
+        """The outputs of which anything is observed."""
+        return np.any(self.root != 0, 2)
+
     def _left(self) -> Float[np.ndarray, "b c c"]:
         """The blocks of `I - A^-1` of each example."""
         batch, classes = self.start.shape
@@ -357,17 +385,19 @@ class Joint(NamedTuple):
         return np.eye(classes) - columns @ np.swapaxes(columns, 1, 2)
 
     def covariances(self) -> Float[np.ndarray, "b c c"]:
-        """Of the outputs of each example that is observed: the blocks of `E^-T (I - A^-1) E^-1`."""
+        """Of the outputs of each example that are observed: the blocks of `E^-T (I - A^-1) E^-1`."""
         return np.einsum("bxc,bxy,byd->bcd", self.root_inverse, self._left(), self.root_inverse)
 
     def variance(self) -> Float[np.ndarray, "b c"]:
         """Of each output: the diagonal of that, and of outputs that are not observed."""
         batch, classes = self.start.shape
-        observed, before = np.any(self.root != 0, (1, 2)), _alone(self.covariance, classes)
+        observed, before = self.observed, _alone(self.covariance, classes)
         found = np.einsum("bxc,bxy,byc->bc", self.root_inverse, self._left(), self.root_inverse)
         if not observed.all():  # what others say of these: `S - S M S`
-            rows = self.covariance.reshape(batch, classes, -1)[~observed]
-            found[~observed] = before[~observed] - np.sum((rows @ self.gain()) * rows, -1)
+            some = ~observed.all(1)
+            rows = self.covariance.reshape(batch, classes, -1)[some]
+            others = before[some] - np.sum((rows @ self.gain()) * rows, -1)
+            found[some] = np.where(observed[some], found[some], others)
         # What is left of an output is no more than there was; where a target says next to nothing it is rounding.
         return np.clip(found, 0, before)
 
@@ -396,6 +426,20 @@ class Joint(NamedTuple):
         return float(at_start + step + np.log(np.diagonal(self.half)).sum())
 
 
+def _roots(d: Float[np.ndarray, "b c c"], blocks: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
+    """`E` and `E^-1` with `D = E E'`, block by block: a block of which nothing is observed has none."""
+    if len(blocks) > 1:
+        wide = np.zeros_like(d), np.zeros_like(d)
+        for block in blocks:
+            for out, part in zip(wide, _roots(d[:, block, block], (slice(None),))):
+                out[:, block, block] = part
+        return wide
+    values, vectors = np.linalg.eigh(d)
+    scale = np.sqrt(np.maximum(values, _LEAST * np.maximum(values[:, -1:], 0)))
+    root, back = vectors * scale[:, None, :], np.swapaxes(vectors, 1, 2)
+    return root, np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)[..., None] * back
+
+
 def _half_of_inverse(covariance: np.ndarray, root: np.ndarray) -> Float[np.ndarray, "n n"]:
     """The lower triangular `W` with `W' W = (I + E' S E)^-1`."""
     a = _by_blocks(_by_blocks(covariance, root).T, root) + np.eye(len(covariance))
@@ -410,6 +454,11 @@ def _half_of_inverse(covariance: np.ndarray, root: np.ndarray) -> Float[np.ndarr
 
 def _alone(covariance: np.ndarray, classes: int) -> np.ndarray:
     return np.maximum(np.diagonal(covariance), 0).reshape(-1, classes)
+
+
+def precision_of_prior(held: np.ndarray, weight: np.ndarray, classes: int) -> Float[np.ndarray, "b c c"]:
+    """What the prior of the outputs says, as precisions; arguments as `condition`."""
+    return (held.reshape(len(weight), -1) * weight[:, None])[..., None] * np.eye(classes)
 
 
 class Conditioned(NamedTuple):
@@ -438,12 +487,12 @@ def condition(
     **Arguments:**
 
     - `start`, `covariance`: `z_0 (B, C)` and `S (n, n)`.
-    - `held`: precision of the outputs' own prior about 0, `(B,)`.
+    - `held`: precision of the outputs' own prior about 0, `(B,)`, or `(B, C)` where it is not one for all.
     - `weight`: of each example; 0 where nothing is observed.
     - `share`: on the precision of all targets: less than 1 learns less from them.
     """
     classes, observed, moves = start.shape[1], weight > 0, []
-    prior = (held * weight)[:, None, None] * np.eye(classes)
+    prior = precision_of_prior(held, weight, classes)
 
     def expanded(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         precision, gradient = targets.expand(mean, variance)
@@ -453,9 +502,9 @@ def condition(
     mean, variance, kept, step = start, _alone(covariance, classes), 0.0, np.zeros_like(start)
     d, e = expanded(mean, variance)
     while True:
-        joint = Joint.of(start, covariance, d + prior, e)
+        joint = Joint.of(start, covariance, d + prior, e, targets.blocks)
         before, mean, variance = mean, joint.mean, joint.variance()
-        last, step = step, np.where(observed[:, None], (mean - before) / np.sqrt(np.maximum(variance, _TINY)), 0)
+        last, step = step, np.where(joint.observed, (mean - before) / np.sqrt(np.maximum(variance, _TINY)), 0)
         moves.append(float(np.abs(step).max(initial=0)))
         # Undamped it would have been this much.
         settled = targets.exact or moves[-1] < tolerance * (1 - kept)
@@ -483,7 +532,7 @@ def condition(
             each = np.stack([left_out(mean + root @ n) for n in (*drawn, *-drawn)])
             top = each.max(0)
             corrections = top + np.log(np.exp(each - top).mean(0))
-        without = Joint.of(start, covariance, prior, np.zeros_like(e))
+        without = Joint.of(start, covariance, prior, np.zeros_like(e), targets.blocks)
         return float(corrections.sum()) + joint.log_integral() - without.log_integral()
 
     return Conditioned(joint, mean, variance, moves, settled, log_evidence)
@@ -506,7 +555,8 @@ class Updated(NamedTuple):
 
     beliefs: dict[str, Any] | None  # None: linear layers do not hold so far, or numbers were not finite
     conditioned: Conditioned | None  # None: they were not finite
-    energy: float  # of the targets at the new means
+    outputs: Float[np.ndarray, "b c"] | None  # at the new means
+    targets: Targets | None  # with the noise that was learnt, if it was
     shortened: int  # how often their precision was halved
     noise: float | None = None  # the variance of the targets, if it was learnt
 
@@ -536,16 +586,16 @@ def update(
     stay those of one update.
     """
     predicted, learnt = predict_jointly(links, beliefs, x, spread, at), None
-    linear, after = predicted.linear, math.nan
+    linear, outputs = predicted.linear, None
     start, covariance, kept = np.asarray(linear.outputs, float), predicted.covariance, predicted.kept
     if not np.isfinite(covariance).all():
-        return Updated(None, None, math.nan, 0)
+        return Updated(None, None, None, None, 0)
     if not isinstance(targets, Targets):
         learnt = targets
         try:
             targets = learnt.at_rest(start, covariance, held, weight)
         except np.linalg.LinAlgError:
-            return Updated(None, None, math.nan, 0)
+            return Updated(None, None, None, None, 0)
     risk = targets.largest * max(weight.max(), 1.0) * _alone(covariance, start.shape[1]).max()
     precise = risk * jnp.finfo(x.dtype).eps > _ROUNDING
     if precise:
@@ -557,7 +607,7 @@ def update(
         try:
             targets = learnt.at_rest(start, covariance, held, weight)
         except np.linalg.LinAlgError:
-            return Updated(None, None, math.nan, 0)
+            return Updated(None, None, None, None, 0)
 
     def energy(outputs: Any) -> float:
         return float((weight * targets.energies(np.asarray(outputs, float)))[weight > 0].sum())
@@ -567,10 +617,10 @@ def update(
         try:
             found = condition(start, covariance, targets, held, weight, iterations, tolerance, 0.5**halved)
         except np.linalg.LinAlgError:
-            return Updated(None, None, math.nan, halved)
+            return Updated(None, None, None, None, halved)
         joint, gain = found.joint, found.joint.gain()
         if not (np.isfinite(found.mean).all() and np.isfinite(gain).all() and np.isfinite(joint.alpha).all()):
-            return Updated(None, None, math.nan, halved)
+            return Updated(None, None, None, None, halved)
         # Of the evidence, all of the targets count.
         conditioned = found if conditioned is None else found._replace(log_evidence=conditioned.log_evidence)
         parts = {n: (beliefs[n], of, kept[n]) for n, of in linear.sensitivities.items()}
@@ -581,26 +631,31 @@ def update(
             without = joint.gain_without if precise else None
             try:
                 new = {
-                    n: b.absorb(of, k, gain, joint.alpha, means[n], without, not targets.shift and _are_outputs(of))
+                    n: b.absorb(of, k, gain, joint.alpha, means[n], without, _are_outputs(of, targets.classes))
                     for n, (b, of, k) in parts.items()
                 }
             except np.linalg.LinAlgError:
-                return Updated(None, conditioned, after, halved)
+                return Updated(None, conditioned, outputs, targets, halved)
             noise = None
             if learnt is not None:
                 # Where layers are not linear so far, outputs are off by as much as they are at the new parameters.
                 of_layers = np.einsum("bcd,bd->bc", np.asarray(linear.noise, float), own[:, None] * joint.alpha)
                 noise = learnt.posterior(outputs + of_layers, found.variance, weight)
-            return Updated(new, conditioned, after, halved, noise)
-    return Updated(None, conditioned, after, _HALVINGS)
+            return Updated(new, conditioned, outputs, targets, halved, noise)
+    return Updated(None, conditioned, outputs, targets, _HALVINGS)
 
 
-def _are_outputs(of: Sensitivity) -> bool:
-    """Whether the units' numbers are the outputs themselves."""
+def _are_outputs(of: Sensitivity, blocks: Sequence[slice]) -> bool:
+    """Whether the units' numbers are the outputs of one of these blocks, and no others."""
     if not isinstance(of, RowSensitivity):
         return False
-    slopes = np.asarray(of.slopes)
-    return slopes.shape[1] == slopes.shape[2] > 1 and bool((np.abs(slopes) == np.eye(slopes.shape[1])).all())
+    slopes = np.abs(np.asarray(of.slopes))
+    _, classes, units = slopes.shape
+    for block in blocks:
+        own = np.eye(classes)[:, block]
+        if units > 1 and own.shape[1] == units and bool((slopes == own).all()):
+            return True
+    return False
 
 
 def _with_noise(covariance: Any, noise: Any, share: np.ndarray) -> np.ndarray:

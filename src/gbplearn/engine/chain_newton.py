@@ -42,7 +42,7 @@ def most_probable(
     beliefs: Mapping[str, VectorGaussian],
     x: Array,
     targets: LearntNoiseTargets,
-    held: Float[np.ndarray, " b"],
+    held: Float[np.ndarray, "b ..."],
     weight: Float[np.ndarray, " b"],
     spread: Array | None = None,
     steps: int = 100,

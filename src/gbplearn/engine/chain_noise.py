@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..core.noise import LearnNoise
-from .chain import Joint, LearntTargets, Targets
+from .chain import Joint, LearntTargets, Targets, precision_of_prior
 
 # Rounds at most, and the relative change of a variance at which they end. Rounds are a millionth of the eigenvectors.
 _ROUNDS, _AT_REST = 5000, 1e-7
@@ -50,16 +50,15 @@ class LearntNoiseTargets(LearntTargets):
         self,
         start: Float[np.ndarray, "b c"],
         covariance: Float[np.ndarray, "n n"],
-        held: Float[np.ndarray, " b"],
+        held: Float[np.ndarray, "b ..."],
         weight: Float[np.ndarray, " b"],
     ) -> Targets:
         """With the noise at which outputs and noise agree, from where it starts."""
         classes, each = start.shape[1], (weight[:, None] * self.observed).ravel()
         there, variance = each > 0, self.prior.start**2
         # The prior of the outputs says nothing of the noise: it is absorbed before.
-        own = np.repeat(held * weight, classes)
-        if own.any():
-            precision = (held * weight)[:, None, None] * np.eye(classes)
+        precision = precision_of_prior(held, weight, classes)
+        if precision.any():
             joint = Joint.of(start, covariance, precision, np.zeros_like(start))
             start, covariance = joint.mean, covariance - covariance @ joint.gain() @ covariance
         root = np.sqrt(each[there])
@@ -98,7 +97,7 @@ class OneRound(LearntNoiseTargets):
         self,
         start: Float[np.ndarray, "b c"],
         covariance: Float[np.ndarray, "n n"],
-        held: Float[np.ndarray, " b"],
+        held: Float[np.ndarray, "b ..."],
         weight: Float[np.ndarray, " b"],
     ) -> Targets:
         """With the noise that is given."""

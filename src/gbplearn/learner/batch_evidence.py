@@ -14,6 +14,8 @@ For classes it is the log probability that was predicted for them, example by ex
 
     log p(y | x) = sum_n w_n sum_c y_nc log E[softmax_c(f_n)]
 
+Of classes and values together it is the sum: the probabilities of the classes do not know the values.
+
 (The density of a one-hot vector under the softmax factor's Gaussian is no probability of a class, and neither
 comparable between class noises nor with a log loss.)
 """
@@ -21,7 +23,7 @@ comparable between class noises nor with a log loss.)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -45,17 +47,16 @@ def log_evidence_of_batch(
     - `seed`: that the batch was learnt with.
     """
     net = predictor.net
-    classes = batch.y is not None and isinstance(net.layers[-1], ClassObservation)
-    out = _of_classes(predictor, batch, before) if classes else 0.0
-    if not explains_input(net):
-        if classes:
-            return out
-        if batch.y is not None:
-            # A feed-forward network has learnt nothing from examples without a label.
-            inputs = dataclasses.replace(batch, y=None, y_observed=None, weight=batch.label_weights)
-            return result.log_evidence - _log_integral(predictor, result, inputs, before, seed)
-    alone = dataclasses.replace(batch, y=None, y_observed=None)
-    out += _log_integral(predictor, result, alone, before, seed) if classes else result.log_evidence
+    classes = [name for name in batch.targets if isinstance(net.heads[name].layer, ClassObservation)]
+    out = _of_classes(predictor, batch, classes, before) if classes else 0.0
+    only_classes = len(classes) == len(batch.targets)
+    if batch.targets and only_classes and not explains_input(net):
+        return out
+    alone = batch.without_targets() if len(batch.targets) < 2 else _without(batch, net.heads)
+    values = alone if only_classes else _without(batch, classes)
+    out += _log_integral(predictor, result, values, before, seed) if classes else result.log_evidence
+    if batch.targets and not explains_input(net):
+        return out - _log_integral(predictor, result, _without(batch, net.heads), before, seed)
     out -= _density_of_inputs(predictor, batch)
     if net.generative and not is_normalised(net):
         hidden = dataclasses.replace(alone, x=np.zeros_like(batch.x), x_observed=np.zeros(batch.x.shape, bool))
@@ -68,13 +69,25 @@ def log_evidence_of_batch(
     return out
 
 
+def _without(batch: Batch, heads: Collection[str]) -> Batch:
+    """The batch with nothing observed by some heads. Layers count the examples that they have learnt from.
+
+    (A feed-forward network has learnt nothing from examples without a label.)
+    """
+    if len(batch.targets) == 1:
+        return dataclasses.replace(batch.without_targets(), weight=batch.label_weights)
+    targets = {name: of.unobserved() if name in heads else of for name, of in batch.targets.items()}
+    return dataclasses.replace(batch, targets=targets)
+
+
 def _log_integral(predictor: Predictor, result: Result, batch: Batch, before: Mapping[str, Belief], seed: int) -> float:
-    """`log Z` of a batch without targets."""
+    """`log Z` of a batch without the targets that were learnt from."""
+    observed = [name for name, target in batch.targets.items() if target.y is not None]
     how = {**predictor.options(batch, before), "dropout": 0.0}
     inferred = predictor.net.infer(
         batch,
         beliefs=before,
-        noise={name: sigma for name, sigma in result.noise.items() if name != predictor.net.head},
+        noise={n: sigma for n, sigma in result.noise.items() if n not in predictor.net.heads or n in observed},
         inputs={**predictor.inputs, "only_evidence": False},
         graph_seed=seed,
         dtype=predictor.dtype,
@@ -84,14 +97,16 @@ def _log_integral(predictor: Predictor, result: Result, batch: Batch, before: Ma
     return inferred.log_evidence
 
 
-def _of_classes(predictor: Predictor, batch: Batch, before: Mapping[str, Belief]) -> float:
+def _of_classes(predictor: Predictor, batch: Batch, heads: Collection[str], before: Mapping[str, Belief]) -> float:
     """Predicted with the uncertainty of the parameters."""
-    assert batch.y is not None
-    inputs = dataclasses.replace(batch, y=None, y_observed=None, weight=None)
-    logits = predictor.belief(inputs, "random", beliefs=before)
-    p = np.asarray(predictor.net.probabilities(logits), float)
-    p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
-    return float(np.sum(batch.label_weights[:, None] * np.asarray(batch.y, float) * np.log(p)))
+    inputs, total = dataclasses.replace(batch.without_targets(), weight=None), 0.0
+    logits = predictor.outputs(inputs, "random", before)
+    for name in heads:
+        p = np.asarray(predictor.net.probabilities(logits[predictor.net.heads[name].variable]), float)
+        p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+        weight = np.where(batch.labelled_by([name]), batch.label_weights, 0)
+        total += float(np.sum(weight[:, None] * np.asarray(batch.targets[name].y, float) * np.log(p)))
+    return total
 
 
 def _density_of_inputs(predictor: Predictor, batch: Batch) -> float:

@@ -8,23 +8,25 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..core.files import write_whole
 from ..core.gaussian import Numbers
 from ..layers.class_observation import ClassObservation
+from ..network.layer_graph import OfHeads
 from .learner import Learner
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-def forward_function(learner: Learner, *, probabilities: bool = False) -> Callable[[Numbers], Array]:
+def forward_function(learner: Learner, *, probabilities: bool = False) -> Callable[[Numbers], OfHeads]:
     """`x -> outputs`: the forward pass with the posterior means as they are now, a pure function for `jax.jit`.
+
+    Of several heads the outputs are a dictionary by head.
 
     **Arguments:**
 
     - `learner`: of a network of feed-forward layers.
-    - `probabilities`: the softmax of the outputs, for a network that observes classes. (That of the means:
+    - `probabilities`: the softmax of the outputs, for heads that observe classes. (That of the means:
         `learner.predict_proba` averages over their uncertainty.)
 
     **Returns:** a function of inputs `(batch,) + input_shape`. What the learner learns later does not change it.
@@ -32,21 +34,26 @@ def forward_function(learner: Learner, *, probabilities: bool = False) -> Callab
     net, shape, dtype = learner.net, learner.input_shape, learner.dtype
     if net.generative:
         raise ValueError("a network with generative layers has no forward pass")
-    if probabilities and not isinstance(net.layers[-1], ClassObservation):
+    classes = {name for name, place in net.heads.items() if isinstance(place.layer, ClassObservation)}
+    if probabilities and not classes:
         raise ValueError("probabilities=True needs a network that observes classes, as by gbp.SoftmaxObservation")
     features, fitted = learner.features, learner.state.features
     if features is not None and fitted is None:
         raise ValueError("features are fitted to the first batch that is learnt from: there was none yet")
     means = {name: np.asarray(belief.mean) for name, belief in learner.posterior.items()}
 
-    def forward(x: Numbers) -> Array:
+    def forward(x: Numbers) -> OfHeads:
         x = jnp.asarray(x, dtype)
         if x.shape[1:] != shape:
             raise ValueError(f"the network takes a batch of examples of shape {shape}, got {x.shape}")
         if features is not None:
             x = features.of(x, {name: jnp.asarray(value, dtype) for name, value in (fitted or {}).items()})
-        out = net.run_forward(x, {name: jnp.asarray(mean) for name, mean in means.items()})[net.output]
-        return jax.nn.softmax(out) if probabilities else out
+        out = net.by_head(net.run_forward(x, {name: jnp.asarray(mean) for name, mean in means.items()}))
+        if not probabilities:
+            return out
+        if len(net.heads) == 1:
+            return jax.nn.softmax(out)
+        return {name: jax.nn.softmax(of) if name in classes else of for name, of in out.items()}
 
     return forward
 
@@ -91,7 +98,7 @@ def export(
     given = jax.ShapeDtypeStruct((size, *learner.input_shape), learner.dtype)
     forward = forward_function(learner, probabilities=probabilities)
     # Example by example for the layers, which so need not know that the size of the batch is no number.
-    function = jax.jit(jax.vmap(lambda x: forward(x[None])[0]))
+    function = jax.jit(jax.vmap(lambda x: jax.tree.map(lambda of: of[0], forward(x[None]))))
     made = jax_export.export(function, platforms=wanted)(given)
     try:
         data = bytes(made.serialize())

@@ -30,12 +30,11 @@ from ..engine.result import InferenceError, Result, Status
 from ..engine.schedules import Schedule
 from ..graph.graph import FactorGraph, all_proper
 from ..graph.group import check_mode
-from ..layers.class_observation import ClassObservation
 from ..layers.features import Features, Fitted
 from ..layers.layer import Transform, check_whole
-from ..network.batch import PREDICT_SIZES, Batch, as_inputs, as_weights, padded_size
+from ..network.batch import PREDICT_SIZES, Batch, ByHead, as_inputs, as_weights, padded_size
 from ..network.choices import choose_activations, choose_layers
-from ..network.layer_graph import LayerGraph
+from ..network.layer_graph import LayerGraph, OfHeads
 from ..network.layout import default_input_prior, tied_parameters
 from ..network.memory import check_memory
 from ..network.vector_activations import ChainResult, VectorActivations
@@ -48,7 +47,6 @@ from .posterior import Posterior
 from .prediction import Predictor, explains_input, variable_name
 from .report import Report, refused_report, report_of
 from .stream import batch_arguments
-from .uncertainty import Uncertainty
 from .unusual import CHOICES, statistics_of
 
 # How the activations of an example are kept: a variable each, or one a layer.
@@ -119,10 +117,10 @@ class Learner:
         follows from the size of the batch and from the examples learnt from before (`gbp.damping_for`).
     - `activations`: "scalar", a variable for each activation, as in the paper; or "vector", all activations of an
         example and layer as one: then a batch is learnt from jointly, exact for the linearised layers, without loops
-        among units. For feed-forward networks whose head is a `gbp.CategoricalObservation` or a
+        among units. For feed-forward networks whose heads are each a `gbp.CategoricalObservation` or a
         `gbp.GaussianObservation`; layers with `posterior="auto"` then get the family of beliefs that measured best.
         `tolerance` and `iterations` are those between targets and outputs; `damping`, `dropout`, `schedule`,
-        `messages` and `guard` are refused, which are for scalars. "auto" is "vector" for classifiers with a
+        `messages` and `guard` are refused, which are for scalars. "auto" is "vector" for networks with a
         `gbp.CategoricalObservation` that can have it, if nothing is asked for that only scalars can do.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: a Gaussian, the prior of an input that is not observed; by default `N(0, 1)`.
@@ -324,10 +322,10 @@ class Learner:
     def update(
         self,
         x: Numbers,
-        y: Numbers | None = None,
+        y: ByHead | None = None,
         *,
         x_observed: Numbers | None = None,
-        y_observed: Numbers | None = None,
+        y_observed: ByHead | None = None,
         x_prior: Gaussian | None = None,
         sample_weight: Numbers | None = None,
         want: str | None = None,
@@ -342,14 +340,15 @@ class Learner:
         **Arguments:**
 
         - `x`: inputs `(batch,) + input_shape`, any number of them.
-        - `y`: what the head observes: classes, or values.
+        - `y`: what the head observes: classes, or values. Of several heads a mapping by head; a head that it does not
+            name has no targets in this batch.
         - `x_observed`, `y_observed`: True for what was observed, of their shapes or one for each example; what was not
-            may be anything, NaN included.
+            may be anything, NaN included. Of several heads `y_observed` is a mapping, too.
         - `x_prior`: belief of each input that is not observed. A feed-forward network holds such inputs at it while it
             learns. By default they have the learner's `input_prior`, and are inferred, from the labels too.
         - `sample_weight`: of each example; 2 counts like two of it.
         - `want`: a variable whose belief the report is to hold (`report.belief`): the "input" (of a noisy frame: the
-            clean one), the "output", or the outputs of a layer by its name.
+            clean one), the "output", or the outputs of a layer by its name (or by that of one of several heads).
         - `evidence`: also compute how likely this batch was, given all before it (`report.log_evidence`): for classes,
             the logarithm of the probabilities that were predicted for them; for values, and for inputs that a
             generative layer explains, a log density (with `sample_weight` of 0 and 1 only: an example of weight 2 is
@@ -369,7 +368,7 @@ class Learner:
         more = {"x_observed": x_observed, "y_observed": y_observed, "x_prior": x_prior, "sample_weight": sample_weight}
         fitted = self._fitted_to(x, sample_weight) if self._fitted is None else self._fitted
         batch = self._checked(fitted, x, y, **more)
-        if batch.y is None and self.net.head is not None:
+        if not batch.targets and self.net.heads:
             raise ValueError("update needs y, with y_observed=False for examples without a label")
         if self._chain is not None:
             self._chain.check_update(batch, wanted, carry, carried)
@@ -395,13 +394,13 @@ class Learner:
         number = self._history.count if accepted else None
         likely = self._log_evidence(result, padded, before) if evidence else None
         layers = [place.name for place in self.net.places if isinstance(place.layer, Transform)]
-        if self._chain is not None and self.net.head is not None:
-            layers.append(self.net.head)  # hidden layers hold by construction
+        if self._chain is not None:
+            layers += self.net.heads  # hidden layers hold by construction
         report = report_of(result, batch.size, accepted, belief, number, likely, carry, layers, unusual)
         if not accepted:
             self.failures, self.caution = self.failures + 1, caution
             return report
-        more = {n: batch.measured(head=n == self.net.head) for n in noise}
+        more = {n: batch.measured(n if n in self.net.heads else None) for n in noise}
         learnt = {n: LearnNoise(result.noise[n], noise[n].weight + more[n]) for n in noise}
         known = Before(start, self.noise, self.caution)
         repeated = [name for names in self._tied or () for name in names[1:]]
@@ -494,7 +493,7 @@ class Learner:
             out |= {"tolerance": 1e-3, "settled": SETTLED}
         if out["damping"] is None:
             # A feed-forward network learns nothing from examples without a label.
-            count_all = self.net.head is None or self.net.generative or self.factors is not None
+            count_all = not self.net.heads or self.net.generative or self.factors is not None
             count = max(1, batch.size if count_all else round(batch.label_count))
             known = self.filtering.examples_known(self.examples, count, self.prior, self._posterior, prior)
             out["damping"] = damping_for(count, known, self.caution)
@@ -668,11 +667,11 @@ class Learner:
         if np.shape(x)[1:] != self.input_shape:
             raise ValueError(f"the learner takes examples of shape {self.input_shape}, got {np.shape(x)[1:]}")
 
-    def checked(self, x: Numbers, y: Numbers | None = None, **more: Any) -> Batch:
+    def checked(self, x: Numbers, y: ByHead | None = None, **more: Any) -> Batch:
         """A batch of examples as the network takes them, checked; arguments as `Sequential.batch`."""
         return self._checked(self._fitted, x, y, **more)
 
-    def _checked(self, fitted: Fitted | None, x: Numbers, y: Numbers | None, **more: Any) -> Batch:
+    def _checked(self, fitted: Fitted | None, x: Numbers, y: ByHead | None, **more: Any) -> Batch:
         check_not_forked()
         self._check_shape(x)
         if self.features is None:
@@ -734,11 +733,11 @@ class Learner:
         x_observed: Numbers | None = None,
         x_prior: Gaussian | None = None,
         parameters: str | None = None,
-    ) -> Gaussian:
+    ) -> OfHeads:
         """The belief of the outputs (before the head) by messages: `.mean` and `.std`, a row an example.
 
-        No example depends on another (with generative layers or factors of your own, which go on until all are at rest:
-        up to the tolerance of 1e-4 standard deviations).
+        Of several heads it is a dictionary by head. No example depends on another (with generative layers or factors of
+        your own, which go on until all are at rest: up to the tolerance of 1e-4 standard deviations).
 
         **Arguments:**
 
@@ -746,16 +745,16 @@ class Learner:
         - `parameters`: "fixed" or "random"; by default those of the learner.
         """
         batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
-        return self.predictor().belief(batch, parameters)
+        return self.net.by_head(self.predictor().outputs(batch, parameters))
 
     def query(
         self,
         want: str = "output",
         *,
         x: Numbers | None = None,
-        y: Numbers | None = None,
+        y: ByHead | None = None,
         x_observed: Numbers | None = None,
-        y_observed: Numbers | None = None,
+        y_observed: ByHead | None = None,
         x_prior: Gaussian | None = None,
         parameters: str | None = None,
     ) -> Gaussian:
@@ -766,7 +765,7 @@ class Learner:
 
         **Arguments:**
 
-        - `want`: "input", "output", or the name of a layer: its outputs.
+        - `want`: "input", "output", or the name of a layer: its outputs. Of several heads one of them, not "output".
         - `x`, `y`, `x_observed`, `y_observed`, `x_prior`: as `update`; without `x` nothing is observed of the inputs,
             and there are as many examples as targets.
         - `parameters`: as `predict`.
@@ -779,18 +778,21 @@ class Learner:
         if x is None:
             if y is None or x_observed is not None:
                 raise ValueError("query needs x or y" if y is None else "x_observed needs x")
-            y = np.atleast_1d(np.asarray(y))
-            x, x_observed = np.zeros((len(y), *self.input_shape)), False
+            y = y if isinstance(y, Mapping) else np.atleast_1d(np.asarray(y))
+            given = list(y.values()) if isinstance(y, Mapping) else [y]
+            if not given:
+                raise ValueError("query needs x or y")
+            x, x_observed = np.zeros((np.atleast_1d(np.asarray(given[0])).shape[0], *self.input_shape)), False
         batch = self.checked(x, y, x_observed=x_observed, y_observed=y_observed, x_prior=x_prior)
-        return self.predictor().belief(batch, parameters, wanted)
+        return self.predictor().belief(batch, wanted, parameters)
 
     def log_evidence(
         self,
         x: Numbers,
-        y: Numbers | None = None,
+        y: ByHead | None = None,
         *,
         x_observed: Numbers | None = None,
-        y_observed: Numbers | None = None,
+        y_observed: ByHead | None = None,
         parameters: str | None = None,
     ) -> np.ndarray:
         """How likely each example is: low for anomalies. One number an example, a log density.
@@ -806,37 +808,61 @@ class Learner:
         batch = self.checked(x, y, x_observed=x_observed, y_observed=y_observed)
         return self.predictor().log_evidence(batch, parameters)
 
-    def uncertainty(
-        self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None
-    ) -> Uncertainty:
-        """The prediction, and which part of its uncertainty more data would remove; arguments as `predict`."""
+    def uncertainty(self, x: Numbers, *, x_observed: Numbers | None = None, x_prior: Gaussian | None = None) -> OfHeads:
+        """The prediction, and which part of its uncertainty more data would remove; arguments as `predict`.
+
+        A `gbp.Uncertainty`; of several heads a dictionary by head.
+        """
         batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
         return self.predictor().uncertainty(batch)
 
-    def sample(self, x: Numbers, count: int = 1, *, seed: int = 0, **how: Any) -> np.ndarray:
+    def sample(
+        self,
+        x: Numbers,
+        count: int = 1,
+        *,
+        seed: int = 0,
+        x_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        parameters: str | None = None,
+    ) -> OfHeads:
         """Samples `(count, batch, ...)` of the targets: values with the noise of the head, or classes.
 
-        Each output of each example is drawn by itself, from its belief. `how` as `predict`.
+        Each output of each example is drawn by itself, from its belief. Of several heads they are a dictionary by head.
+        `x_observed`, `x_prior` and `parameters` as `predict`.
         """
-        self.checked(x, **{name: how[name] for name in ("x_observed", "x_prior") if name in how})
-        now = copy.copy(self)
-        return now.predictor().draw(now.predict(x, **how), count, seed)
+        batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
+        return self.predictor().draw(batch, count, seed, parameters)
 
-    def predict_proba(self, x: Numbers, **how: Any) -> Array:
+    def predict_proba(
+        self,
+        x: Numbers,
+        *,
+        head: str | None = None,
+        x_observed: Numbers | None = None,
+        x_prior: Gaussian | None = None,
+        parameters: str | None = None,
+    ) -> Array:
         """Class probabilities `(batch, classes)`: the mean softmax over the Gaussian belief of the logits.
 
-        Arguments as `predict`.
-        """
-        if not isinstance(self.net.layers[-1], ClassObservation):
-            raise ValueError("predict_proba needs a network that observes classes, as by gbp.SoftmaxObservation")
-        return self.net.probabilities(self.predict(x, **how))
+        **Arguments:**
 
-    def forward(self, x: Numbers) -> Array:
-        """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with."""
+        - `head`: its name, where several heads observe classes.
+        - `x`, `x_observed`, `x_prior`, `parameters`: as `predict`.
+        """
+        logits = self.net.heads[self.net.class_head(head)].variable
+        batch = self.checked(x, x_observed=x_observed, x_prior=x_prior)
+        return self.net.probabilities(self.predictor().belief(batch, logits, parameters))
+
+    def forward(self, x: Numbers) -> OfHeads:
+        """The outputs by a forward pass with the posterior means: no inference, a read-out to compare with.
+
+        Of several heads they are a dictionary by head.
+        """
         out = self.net.forward(self.checked(x).x, self._posterior)
-        if self.net.output not in out:
+        if not set(self.net.outputs) <= set(out):
             raise ValueError("a network with generative layers has no forward pass")
-        return out[self.net.output]
+        return self.net.by_head(out)
 
     @locked
     def save(self, path: str | Path) -> None:

@@ -31,7 +31,14 @@ def batch_arguments(batch: Any) -> dict[str, Any]:
         named = dict(zip(_PARTS, batch))
     else:
         named = {"x": batch}
-    return {n: v if v is None or isinstance(v, Gaussian) else np.asarray(v) for n, v in named.items()}
+    return {name: _as_arrays(value) for name, value in named.items()}
+
+
+def _as_arrays(value: Any) -> Any:
+    """Numbers as arrays, those by head too."""
+    if isinstance(value, Mapping):
+        return {head: _as_arrays(of_head) for head, of_head in value.items()}
+    return value if value is None or isinstance(value, Gaussian) else np.asarray(value)
 
 
 class DriftAlarm:

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..layers.layer import Observation
 from ..network.batch import Batch
 from ..network.layer_graph import LayerGraph
 
@@ -187,7 +186,7 @@ def statistics_of(net: LayerGraph, batch: Batch, known: BatchStatistics, count_a
     - `count_all`: also of examples without a label; a feed-forward network otherwise learns nothing from these.
     """
     weight = np.ones(batch.size) if batch.weight is None else batch.weight
-    rows = (weight > 0) if count_all or net.head is None or net.generative else batch.labelled
+    rows = (weight > 0) if count_all or not net.heads or net.generative else batch.labelled
     x = batch.x[rows].reshape(int(rows.sum()), math.prod(batch.x.shape[1:]))
     mask = np.ones(x.shape, bool) if batch.x_observed is None else batch.x_observed[rows].reshape(x.shape)
     there = mask.any(1)
@@ -219,8 +218,12 @@ def _deviations(sums: np.ndarray, squares: np.ndarray, numbers: np.ndarray) -> n
 
 
 def _largest_target(net: LayerGraph, batch: Batch, rows: np.ndarray) -> float:
-    head = net.layers[-1]
-    if batch.y is None or not isinstance(head, Observation) or head.whole_rows:
-        return 0.0
-    observed = batch.y if batch.y_observed is None else np.where(batch.y_observed, batch.y, 0)
-    return float(np.abs(observed[rows]).max(initial=0.0))
+    """Of all heads that observe values."""
+    largest = 0.0
+    for name, place in net.heads.items():
+        target = batch.targets.get(name)
+        if target is None or target.y is None or getattr(place.layer, "whole_rows", False):
+            continue
+        observed = target.y if target.observed is None else np.where(target.observed, target.y, 0)
+        largest = max(largest, float(np.abs(observed[rows]).max(initial=0.0)))
+    return largest

@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..core.gaussian import Gaussian
+from ..core.gaussian import Gaussian, Numbers
 from ..core.tracing import refuse_traced
 from ..factors.operators import Shape
 from ..layers.layer import Observation
+
+# What heads observe, or masks of it: of one head an array, of several by their names.
+ByHead = Numbers | Mapping[str, Numbers]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What one head observes of a batch.
+
+    **Arguments:**
+
+    - `y`: as the `target` of the head gives it; None: nothing, but its layers count as if it did.
+    - `observed`: which of it, `(B,)` for a class an example, or of the shape of `y`; None for all.
+    """
+
+    y: np.ndarray | None
+    observed: np.ndarray | None = None
+
+    def labelled(self, size: int) -> np.ndarray:
+        """Mask `(B,)` of the examples of which any part of it is observed."""
+        return np.ones(size, bool) if self.observed is None else np.asarray(self.observed.reshape(size, -1).any(1))
+
+    def rows(self, start: int, stop: int) -> Target:
+        """Of the examples from `start` to `stop`."""
+        y, observed = (None if a is None else a[start:stop] for a in (self.y, self.observed))
+        return Target(y, observed)
+
+    def padded(self, size: int, missing: int) -> Target:
+        """Of `size` examples and so many more; the mask is then given."""
+        observed, y = np.ones(size, bool) if self.observed is None else self.observed, self.y
+        if y is not None:  # anything that is sound: it has no weight
+            y = np.concatenate([y, np.broadcast_to(y[:1], (missing, *y.shape[1:]))])
+        return Target(y, _with_zeros(observed, missing))
+
+    def unobserved(self) -> Target:
+        """The same examples, of which nothing is observed."""
+        return Target(None, self.observed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +60,14 @@ class Batch:
 
     - `x`: inputs `(B,) + input_shape`; 0 where not observed.
     - `x_observed`: which of them are observed, of that shape; None for all.
-    - `y`: what the head observes, as its `target` gives it; None without a head.
-    - `y_observed`: which of them, `(B,)` for a class an example, or of the shape of `y`; None for all.
+    - `targets`: what the heads observe, by name: of all heads, or of none.
     - `weight`: of each example `(B,)`: 2 counts like two of it, 0 is padding; None for 1.
     - `x_prior`: belief of each input that is not observed, of the shape of `x`; None: the default of the network.
     """
 
     x: np.ndarray
     x_observed: np.ndarray | None = None
-    y: np.ndarray | None = None
-    y_observed: np.ndarray | None = None
+    targets: Mapping[str, Target] = dataclasses.field(default_factory=dict)
     weight: np.ndarray | None = None
     x_prior: Gaussian | None = None
 
@@ -48,11 +83,16 @@ class Batch:
 
     @property
     def labelled(self) -> np.ndarray:
-        """Mask `(B,)` of the examples of which any part of the target is observed, and whose weight is not 0."""
-        if self.y is None:
-            return np.zeros(self.size, bool)
-        mask = np.ones(self.size, bool) if self.y_observed is None else self.y_observed.reshape(self.size, -1).any(1)
-        return np.asarray(mask if self.weight is None else mask & (self.weight > 0))
+        """Mask `(B,)` of the examples of which any part of a target is observed, and whose weight is not 0."""
+        return self.labelled_by(self.targets)
+
+    def labelled_by(self, heads: Iterable[str]) -> np.ndarray:
+        """The same, of the targets of some heads."""
+        mask = np.zeros(self.size, bool)
+        for name in heads:
+            if name in self.targets:
+                mask |= self.targets[name].labelled(self.size)
+        return mask if self.weight is None else mask & (self.weight > 0)
 
     @property
     def label_weights(self) -> np.ndarray:
@@ -64,18 +104,30 @@ class Batch:
         """How many examples are labelled, each counted by its weight."""
         return float(self.label_weights.sum())
 
+    def without_targets(self) -> Batch:
+        """The same examples with nothing known of their targets."""
+        return dataclasses.replace(self, targets={})
+
     def rows(self, start: int, stop: int) -> Batch:
         """The examples from `start` to `stop`."""
-        parts = (getattr(self, f.name) for f in dataclasses.fields(self))
-        x, *rest = (None if a is None else a[start:stop] for a in parts)
-        assert isinstance(x, np.ndarray)
-        return Batch(x, *rest)
+        targets = {name: target.rows(start, stop) for name, target in self.targets.items()}
+        x_observed, weight = (None if a is None else a[start:stop] for a in (self.x_observed, self.weight))
+        x_prior = None if self.x_prior is None else self.x_prior[start:stop]
+        return Batch(self.x[start:stop], x_observed, targets, weight, x_prior)
 
-    def measured(self, head: bool) -> float:
-        """How many numbers of the target (or of the input) were observed, each counted by the weight of its example."""
-        values, mask = (self.y, self.y_observed) if head else (self.x, self.x_observed)
+    def measured(self, head: str | None) -> float:
+        """How many numbers of the target of a head were observed, each counted by the weight of its example.
+
+        With None, of the input.
+        """
+        if head is None:
+            values, mask = self.x, self.x_observed
+        elif head in self.targets:
+            values, mask = self.targets[head].y, self.targets[head].observed
+        else:
+            return 0.0
         if values is None:
-            return 0
+            return 0.0
         each = (
             values[0].size * np.ones(self.size)
             if mask is None
@@ -86,27 +138,19 @@ class Batch:
     def padded(self, size: int) -> Batch:
         """With rows of no weight up to `size`; every mask is then given, so that all batches compile to one program."""
         missing = size - self.size
-
-        def pad(a: np.ndarray | None) -> np.ndarray | None:
-            return None if a is None else np.concatenate([a, np.zeros((missing, *a.shape[1:]), a.dtype)])
-
-        weight = np.ones(self.size) if self.weight is None else self.weight
-        y_observed = self.y_observed
-        if self.y is not None and y_observed is None:
-            y_observed = np.ones(self.size, bool)
         x_observed = self.x_observed
         if x_observed is not None:  # padding is observed: else it would be inferred
             x_observed = np.concatenate([x_observed, np.ones((missing, *x_observed.shape[1:]), bool)])
-        y = pad(self.y)
-        if y is not None and missing:
-            assert self.y is not None
-            y[self.size :] = self.y[:1]  # anything that is sound: it has no weight
-        x = pad(self.x)
-        assert x is not None
         prior = self.x_prior
         if prior is not None and missing:
             prior = jax.tree.map(lambda a: np.concatenate([a, np.repeat(np.asarray(a)[:1], missing, 0)]), prior)
-        return Batch(x, x_observed, y, pad(y_observed), pad(weight), prior)
+        targets = {name: target.padded(self.size, missing) for name, target in self.targets.items()}
+        weight = np.ones(self.size) if self.weight is None else self.weight
+        return Batch(_with_zeros(self.x, missing), x_observed, targets, _with_zeros(weight, missing), prior)
+
+
+def _with_zeros(a: np.ndarray, rows: int) -> np.ndarray:
+    return np.concatenate([a, np.zeros((rows, *a.shape[1:]), a.dtype)])
 
 
 def as_inputs(x: Any, observed: Any, input_shape: Shape | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -157,11 +201,56 @@ def as_input_prior(prior: Gaussian | None, shape: Shape) -> Gaussian | None:
     return wide
 
 
-def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple[np.ndarray, np.ndarray | None]:
-    """The targets of a head that observes variables of `shape`, and their mask."""
+def as_targets(heads: Mapping[str, tuple[Observation, Shape]], y: Any, observed: Any) -> dict[str, Target]:
+    """What all heads observe, by name; a target that is not given is missing for every example.
+
+    **Arguments:** `heads`: the layer of each, and the shape of the variables that it observes.
+    """
+    if y is None:
+        if observed is not None:
+            raise ValueError("y_observed needs y")
+        return {}
+    if not heads:
+        raise ValueError("the network has no observation at its end that could take y")
+    given, masks, out = _by_head("y", y, heads), _by_head("y_observed", observed, heads), {}
+    alone = [name for name in masks if name not in given]
+    if alone:
+        raise ValueError(f"y_observed needs y: that of '{alone[0]}' is missing")
+    for name, (layer, shape) in heads.items():
+        nothing = np.zeros(shape[:1] if layer.whole_rows else shape), np.zeros(shape[:1], bool)
+        known = (given[name], masks.get(name)) if name in given else nothing
+        try:
+            out[name] = as_target(layer, *known, shape)
+        except ValueError as error:
+            raise ValueError(f"layer '{name}': {error}") from None
+    return out
+
+
+def _by_head(what: str, given: Any, heads: Iterable[str]) -> dict[str, Any]:
+    """What is given of heads, by their names."""
+    known = list(heads)
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(f"{what}: the network has no head {unknown[0]!r} (it has {quoted(known)})")
+        return {name: value for name, value in given.items() if value is not None}
+    if given is None:
+        return {}
+    if len(known) > 1:
+        raise ValueError(f"{what} must be given by head, as a mapping: the network has {quoted(known)}")
+    return {known[0]: given}
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names as they are listed in messages."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def as_target(layer: Observation, y: Any, observed: Any, shape: Shape) -> Target:
+    """The target of a head that observes variables of `shape`."""
     refuse_traced("y", y, observed)
     if observed is None:
-        return layer.target(y, shape), None
+        return Target(layer.target(y, shape))
     try:
         y = np.array(y, float)
     except (ValueError, TypeError):
@@ -179,7 +268,7 @@ def as_targets(layer: Observation, y: Any, observed: Any, shape: Shape) -> tuple
         fill = np.zeros((1, *y.shape[1:])) if y.ndim == 1 else np.full((1, *y.shape[1:]), 1 / y.shape[1])
     wide = mask.reshape(mask.shape + (1,) * (y.ndim - mask.ndim))
     target = layer.target(np.where(wide, y, fill), shape)
-    return target, mask if layer.whole_rows else mask.reshape(target.shape)
+    return Target(target, mask if layer.whole_rows else mask.reshape(target.shape))
 
 
 def _as_mask(observed: Any, shape: Shape, name: str) -> np.ndarray:

@@ -22,9 +22,9 @@ from ..graph.graph import FactorGraph
 from ..graph.problem import data_of
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
-from .batch import Batch
+from .batch import Batch, Target
 from .layout import Plan, activation_prior, factor_weights, input_belief, needs_label
-from .places import INPUT, Place, layer_of
+from .places import INPUT, Place, heads_above, layer_of
 
 
 def run_forward(places: Sequence[Place], now: Array, numbers: dict[str, Array]) -> dict[str, Array]:
@@ -65,23 +65,27 @@ class Starts:
 
 def kind_of(plan: Plan, batch: Batch, parameters: str, messages: str, dtype: Any) -> tuple[Any, ...]:
     """Batches of one kind have one program: all that decides on the structure of their graphs."""
-    given = tuple(getattr(batch, f.name) is None for f in dataclasses.fields(batch))
+    given = tuple(part is None for part in (batch.x_observed, batch.weight, batch.x_prior))
+    observed = tuple((name, target.y is None, target.observed is None) for name, target in batch.targets.items())
     binary = batch.weight is None or bool(np.isin(batch.weight, (0, 1)).all())
     noise = tuple((name, type(getattr(o, "sigma", None))) for name, o in plan.observations.items())
     weighted = tuple(None if w is None else w.shape for w in (*_weights(plan, batch).values(), _weight_of_all(batch)))
     noisy = plan.input_sigma is None
-    return batch.x.shape, given, binary, noise, weighted, noisy, plan.only_evidence, parameters, messages, str(dtype)
+    how = plan.only_evidence, parameters, messages, str(dtype)
+    return batch.x.shape, given, observed, binary, noise, weighted, noisy, *how
 
 
 def _weights(plan: Plan, batch: Batch) -> dict[str, np.ndarray | None]:
     """Weights of the factors of each layer with outputs and of each observation, `(B, ...)`; None for 1."""
     out: dict[str, np.ndarray | None] = {}
+    heads = heads_above(plan.places)
     for i, place in enumerate(plan.places):
         if isinstance(place.layer, Transform):
-            mask = batch.labelled if needs_label(plan, batch, place.layer) else None
+            mask = batch.labelled_by(heads[place.variable]) if needs_label(plan, batch, place.layer) else None
             out[place.name] = factor_weights(mask, batch)
         elif isinstance(place.layer, Observation):
-            out[place.name] = factor_weights(batch.x_observed if i == 0 else batch.y_observed, batch)
+            target = batch.targets.get(place.name, Target(None))
+            out[place.name] = factor_weights(batch.x_observed if i == 0 else target.observed, batch)
     return out
 
 
@@ -158,7 +162,7 @@ class BatchProgram:
                 more["weight"] = np.asarray(weight, dtype).reshape(weight.shape + (1,) * (len(grid) - weight.ndim))
             observation = plan.observations.get(group)
             if observation is not None:
-                target = batch.x if group == plan.places[0].name else batch.y
+                target = batch.x if group == plan.places[0].name else batch.targets[group].y
                 more["y"] = np.asarray(target, dtype).reshape(-1, self._outputs[group])
                 if isinstance(observation, GaussianObservation):
                     more |= _noise(observation, factor, dtype)

@@ -18,6 +18,7 @@ from ..layers.categorical import CategoricalObservation
 from ..layers.dense import Dense
 from ..layers.layer import AUTO, of_vectors
 from .layer_graph import LayerGraph
+from .places import above, heads_above
 from .vector_activations import links_of
 
 # Weights of a unit, of which a covariance is kept: an update takes time as the square of their number.
@@ -28,11 +29,12 @@ _GAIN, _LAST_GAIN, _BIAS_PRIOR, _LAST_PRIOR = 2.0, 2.5, 0.2, 50.0
 
 
 def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str]) -> str:
-    """ "vector" for feed-forward classifiers that observe classes by their likelihood, else "scalar".
+    """ "vector" for feed-forward networks of which a head observes classes by their likelihood, else "scalar".
 
     **Arguments:** `scalars_only`: names of arguments that were given and that vector activations do not take.
     """
-    if not isinstance(net.layers[-1], CategoricalObservation) or any(True for _ in scalars_only):
+    classes = any(isinstance(place.layer, CategoricalObservation) for place in net.heads.values())
+    if not classes or any(True for _ in scalars_only):
         return "scalar"
     try:
         chosen = choose_layers(net, shape)
@@ -44,17 +46,29 @@ def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str
 
 def choose_layers(net: LayerGraph, shape: Shape) -> LayerGraph:
     """The network for vector activations, with a family of beliefs and priors for each layer that leaves them to us."""
-    shapes, layers = net.shapes(shape), []
-    learnt = [place for place in net.places if hasattr(place.layer, "posterior")]
-    last = learnt[-1].owner if learnt else None  # a tied layer is chosen for where it stands first
+    shapes, layers, last = net.shapes(shape), [], _last_layers(net)
     for place in net.places:
         layer: Any = place.layer
         if getattr(layer, "posterior", None) == AUTO:
             weight = next(iter(place.parameters(shapes).values()))
             inputs = weight.shape[-1] - 1 if of_vectors(weight.posterior) else math.prod(weight.shape[:-1])
-            layer = dataclasses.replace(layer, posterior=_family(layer, place.name == last, inputs))
-        layers.append(_with_priors(layer, place.name == last))
+            layer = dataclasses.replace(layer, posterior=_family(layer, place.name in last, inputs))
+        layers.append(_with_priors(layer, place.name in last))
     return net if all(a is b for a, b in zip(layers, net.layers)) else net.with_layers(layers)
+
+
+def _last_layers(net: LayerGraph) -> set[str]:
+    """Of each head the last layer with parameters, unless those of other heads stand above it.
+
+    (A tied layer is chosen for where it stands first.)
+    """
+    learnt, out = [place for place in net.places if hasattr(place.layer, "posterior")], set()
+    heads = heads_above(net.places)
+    for name in net.heads or (None,):
+        own = [place for place in learnt if name is None or name in heads[place.variable]]
+        if own and not any(place.variable in above(net.places, own[-1]) for place in learnt if place is not own[-1]):
+            out.add(own[-1].owner)
+    return out
 
 
 def _with_priors(layer: Any, last: bool) -> Any:

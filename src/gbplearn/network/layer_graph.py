@@ -24,15 +24,16 @@ from ..engine.program import kernels_of_now
 from ..engine.result import Result, Status
 from ..factors.operators import Shape
 from ..graph.graph import FactorGraph
+from ..layers.class_observation import ClassObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Layer, Observation, Parameter, Relation, Transform, check_whole, of_vectors
 from . import class_probabilities as classes
-from .batch import Batch, as_input_prior, as_inputs, as_targets, as_weights
+from .batch import Batch, ByHead, as_input_prior, as_inputs, as_targets, as_weights, quoted
 from .batch_program import BatchProgram, kind_of, run_forward
 from .initial import first_values, known_beliefs, random_outputs, random_starts
 from .layout import Plan, lay_out
 from .memory import network_memory
-from .places import INPUT, Place
+from .places import INPUT, Place, heads_above, heads_of
 from .rounds import joined_rounds
 from .summary import table
 
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 # What was compiled or computed on the way: not part of a copy or a pickle.
 _COMPUTED = ("_forward", "_memory", "_programs")
+
+# What is found for the heads: of one head a `Gaussian` (or whatever it is), of several a dictionary of them by head.
+# (Type checkers take it for any object: only the network knows which.)
+OfHeads = Any
 
 
 class LayerGraph(ABC):
@@ -58,18 +63,8 @@ class LayerGraph(ABC):
             raise ValueError(f"{type(self).__name__} needs at least one layer with outputs, such as gbp.Dense(10)")
         self.places = places
         self.layers: tuple[Layer, ...] = tuple(place.layer for place in places)
-        inner = [s.name for s in places[1:-1] if isinstance(s.layer, Observation)]
-        if inner:
-            raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
-        if self.head is not None:
-            # The prior of its outputs would pass for evidence of the layers before it.
-            needed = {self.output}
-            for place in reversed(places):
-                needed |= set(place.inputs) if place.variable in needed else set()
-            forward = [p for p in places if isinstance(p.layer, Transform) and not p.layer.generative]
-            loose = [p.name for p in forward if p.variable not in needed]
-            if loose:
-                raise ValueError(f"nothing that '{self.head}' observes depends on '{loose[0]}': leave it out")
+        if self.heads:
+            _check_heads(places, self.heads)
         self._memory: dict[tuple[Shape, int, bool], Mapping[str, int]] = {}
         self._programs: dict[tuple[Any, ...], BatchProgram] = {}
         self.input_shape: Shape | None = None
@@ -84,15 +79,49 @@ class LayerGraph(ABC):
         """The same network with other layers in the same places; of those that are tied the first one counts."""
 
     @property
+    def heads(self) -> dict[str, Place]:
+        """The observations of outputs by name: each takes targets of its own."""
+        return heads_of(self.places)
+
+    @property
     def head(self) -> str | None:
-        """Name of the observation at the end."""
-        last = self.places[-1]
-        return last.name if isinstance(last.layer, Observation) else None
+        """Name of the one head; None if there is none."""
+        return self._alone(list(self.heads), "heads") if self.heads else None
 
     @property
     def output(self) -> str:
-        """Name of the last variable: what is predicted."""
-        return self.places[-1].variable
+        """Name of the variable that is predicted: what the one head observes, or the last one."""
+        if not self.heads:
+            return self.places[-1].variable
+        return self.heads[self._alone(list(self.heads), "outputs")].variable
+
+    @staticmethod
+    def _alone(names: list[str], what: str) -> str:
+        if len(names) > 1:
+            raise ValueError(f"the network has several {what}: name one of {quoted(names)}")
+        return names[0]
+
+    def class_head(self, head: str | None = None) -> str:
+        """The head that observes classes: the only one, or the one that is named; else a `ValueError`."""
+        if head is not None and head not in self.heads:
+            raise ValueError(f"the network has no head {head!r} (it has {quoted(self.heads) or 'none'})")
+        given = self.heads if head is None else {head: self.heads[head]}
+        found = [name for name, place in given.items() if isinstance(place.layer, ClassObservation)]
+        if not found:
+            raise ValueError("predict_proba needs a network that observes classes, as by gbp.SoftmaxObservation")
+        return self._alone(found, "heads that observe classes (head=)")
+
+    def by_head(self, found: Mapping[str, Any]) -> Any:
+        """What was found of the variables that heads observe: of one head or none as it is, else by head."""
+        if len(self.heads) < 2:
+            return found[self.output]
+        return {name: found[place.variable] for name, place in self.heads.items()}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the variables that are predicted, each once, in the order of the layers."""
+        observed = {place.variable for place in self.heads.values()} or {self.output}
+        return tuple(dict.fromkeys(place.variable for place in self.places if place.variable in observed))
 
     @property
     def observes_input(self) -> bool:
@@ -216,35 +245,30 @@ class LayerGraph(ABC):
     def batch(
         self,
         x: Numbers,
-        y: Numbers | None = None,
+        y: ByHead | None = None,
         *,
         x_observed: Numbers | None = None,
-        y_observed: Numbers | None = None,
+        y_observed: ByHead | None = None,
         x_prior: Gaussian | None = None,
         sample_weight: Numbers | None = None,
     ) -> Batch:
-        """A batch of examples, checked; masks are True for what is observed."""
+        """A batch of examples, checked; masks are True for what is observed.
+
+        Of several heads `y` and `y_observed` are mappings by head; a target that is not there is missing.
+        """
         inputs, x_observed = as_inputs(x, x_observed, self.input_shape)
         shapes = self.shapes(self.checked_input_shape(inputs.shape[1:]))
         more = {"weight": as_weights(sample_weight, len(inputs)), "x_prior": as_input_prior(x_prior, inputs.shape)}
-        if y is None:
-            if y_observed is not None:
-                raise ValueError("y_observed needs y")
-            return Batch(inputs, x_observed, **more)
-        if self.head is None:
-            raise ValueError("the network has no observation at its end that could take y")
-        last = self.places[-1].layer
-        assert isinstance(last, Observation)
-        try:
-            targets, y_observed = as_targets(last, y, y_observed, (inputs.shape[0], *shapes[self.output]))
-        except ValueError as error:
-            raise ValueError(f"layer '{self.head}': {error}") from None
-        return Batch(inputs, x_observed, targets, y_observed, **more)
+        heads = {
+            name: (_as_observation(place.layer), (inputs.shape[0], *shapes[place.variable]))
+            for name, place in self.heads.items()
+        }
+        return Batch(inputs, x_observed, as_targets(heads, y, y_observed), **more)
 
     def graph(
         self,
         x: Numbers | Batch,
-        y: Numbers | None = None,
+        y: ByHead | None = None,
         *,
         parameters: str = "learnt",
         beliefs: Mapping[str, Belief] | None = None,
@@ -261,7 +285,7 @@ class LayerGraph(ABC):
         **Arguments:**
 
         - `x`: inputs `(batch,) + input_shape`; or a batch as `net.batch` makes it, with targets and masks.
-        - `y`: what the head observes; without it the head is left out.
+        - `y`: what the head observes, of several by head; without it heads are left out.
         - `parameters`: "learnt", "fixed" at the means of their beliefs, or "random": held at their beliefs, which this
             batch does not change (`FactorGraph.hold`).
         - `beliefs`: of parameters, such as a `Result` of an earlier batch: the posterior is the prior. Others have
@@ -388,7 +412,7 @@ class LayerGraph(ABC):
     def learn(
         self,
         x: Numbers | Batch,
-        y: Numbers | None = None,
+        y: ByHead | None = None,
         *,
         beliefs: Mapping[str, Belief] | None = None,
         noise: Mapping[str, LearnNoise] | None = None,
@@ -422,7 +446,7 @@ class LayerGraph(ABC):
         **Returns:** the result of inference; `result.noise` holds the noise that was learnt.
         """
         batch = x if isinstance(x, Batch) else self.batch(x, y)
-        if batch.y is None and self.head is not None:
+        if not batch.targets and self.heads:
             raise ValueError("learn needs y: the targets of the observation at the end of the network")
         if "init" in options:
             raise ValueError("learn starts afresh; give the posterior of earlier batches as beliefs=")
@@ -470,10 +494,11 @@ class LayerGraph(ABC):
         inputs: Mapping[str, Any] | None = None,
         dtype: Any = None,
         **options: Any,
-    ) -> Gaussian:
+    ) -> OfHeads:
         """The belief of the outputs for new inputs, by messages; without targets the head is left out.
 
-        No example depends on another: parameters are fixed, or held at their beliefs, and nothing else is shared.
+        No example depends on another: parameters are fixed, or held at their beliefs, and nothing else is shared. Of
+        several heads it is a dictionary by head.
 
         **Arguments:**
 
@@ -491,9 +516,10 @@ class LayerGraph(ABC):
         if missing:
             raise ValueError(f"predict needs the beliefs of all parameters: '{missing[0]}' is missing")
         known = {**self.start_noise(beliefs), **(noise or {})}
-        now = {name: n.start for name, n in known.items() if name != self.head or batch.y is not None}
+        now = {name: n.start for name, n in known.items() if name not in self.heads or batch.targets}
         known = {"parameters": parameters, "beliefs": beliefs, "noise": now, "inputs": inputs, "dtype": dtype}
-        return self.infer(batch, **known, **options)[self.output if want is None else want]
+        result = self.infer(batch, **known, **options)
+        return self.by_head(result) if want is None else result[want]
 
     def memory(self, batch: int, input_shape: Shape | None = None) -> dict[str, int]:
         """Bytes that learning from a batch takes, "per-edge", "pooled" and "auto"; nothing is allocated to find out."""
@@ -522,3 +548,23 @@ class LayerGraph(ABC):
 
     def __str__(self) -> str:
         return table(self.places, None if self.input_shape is None else self.shapes(self.input_shape))
+
+
+def _check_heads(places: Sequence[Place], heads: Mapping[str, Place]) -> None:
+    """Raise if a head observes the input beside others, or if no head depends on a feed-forward layer."""
+    for name, place in heads.items():
+        if len(heads) > 1 and place.variable == INPUT:
+            raise ValueError(f"'{name}' observes the input: of several observations that one stands first")
+    # The prior of its outputs would pass for evidence of the layers before it.
+    above = heads_above(places)
+    forward = [p for p in places if isinstance(p.layer, Transform) and not p.layer.generative]
+    loose = [p.name for p in forward if not above[p.variable]]
+    if loose and len(heads) == 1:
+        raise ValueError(f"nothing that {quoted(heads)} observes depends on '{loose[0]}': leave it out")
+    if loose:
+        raise ValueError(f"no head ({quoted(heads)}) depends on '{loose[0]}': leave it out")
+
+
+def _as_observation(layer: Layer) -> Observation:
+    assert isinstance(layer, Observation)
+    return layer

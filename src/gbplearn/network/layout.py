@@ -18,8 +18,8 @@ from ..graph.graph import FactorGraph
 from ..graph.variable import Variable
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Observation, Transform
-from .batch import Batch
-from .places import INPUT, Place, above
+from .batch import Batch, Target
+from .places import INPUT, Place, above, heads_above
 
 
 def default_input_prior() -> Gaussian:
@@ -55,8 +55,8 @@ class Plan:
     - `starts`: of parameters that do not start at the mean of their prior.
     - `activations`: where the forward pass starts them.
     - `observations`: the observation layers by name, with the noise to use.
-    - `learning`: parameters are learnt. In feed-forward layers examples without a label then have weight 0, unless a
-        factor of the user's is above them.
+    - `learning`: parameters are learnt. In feed-forward layers examples without a label (of a head above the layer)
+        then have weight 0, unless a factor of the user's is above them.
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: belief of inputs that are not observed, unless the batch has its own.
     - `factors`: adds the user's factors to the graph.
@@ -98,25 +98,26 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
         plan.factors(graph)
         _count_once(graph, plan)
     touched = {v.variable.name for f in graph.factors.values() for v in f.views}
+    heads = heads_above(plan.places)
     for i, place in enumerate(plan.places):
         if isinstance(place.layer, Observation):
             _add_observation(graph, plan, batch, place, graph.variables[place.variable], first=i == 0)
             continue
         labelled = None
         if isinstance(place.layer, Transform) and needs_label(plan, batch, place.layer):
-            labelled = None if above(plan.places, place) & touched else batch.labelled
+            labelled = None if above(plan.places, place) & touched else batch.labelled_by(heads[place.variable])
         for factor in place.factors(graph.variables):
             graph.add(_weighted(factor, labelled, batch))
     return graph
 
 
 def needs_label(plan: Plan, batch: Batch, layer: Transform) -> bool:
-    """Whether a layer learns from labelled examples only, unless a factor of the user's is above it.
+    """Whether a layer learns from examples alone that have a label of a head above it, or a factor of the user's there.
 
     If nothing above a feed-forward layer is observed, the messages from its outputs hold only their priors, which are
     not evidence. (A graph without any target is laid out as it stands, unless it is for learning.)
     """
-    learning = plan.learning and (batch.y is not None or plan.only_evidence)
+    learning = plan.learning and (bool(batch.targets) or plan.only_evidence)
     return learning and not layer.generative
 
 
@@ -210,11 +211,11 @@ def _add_observation(
     if first:
         if isinstance(layer, GaussianObservation) and layer.as_prior(batch.x) is not None:
             return  # laid out as the prior
-        target, mask = batch.x, batch.x_observed
+        target = Target(batch.x, batch.x_observed)
     else:
-        target, mask = batch.y, batch.y_observed
-    if target is not None:
-        graph.add(_weighted(layer.factor(place.name, variable, target), mask, batch))
+        target = batch.targets.get(place.name, Target(None))
+    if target.y is not None:
+        graph.add(_weighted(layer.factor(place.name, variable, target.y), target.observed, batch))
 
 
 def factor_weights(mask: np.ndarray | None, batch: Batch) -> np.ndarray | None:

@@ -34,8 +34,9 @@ class Network(LayerGraph):
 
     - `nodes`: by name a layer, which takes the node before it; or a tuple of a layer and the names of the nodes that it
         takes: "input", or any before it. `gbp.Add`, `gbp.Concatenate` take several, `gbp.Part` a part of one.
-        `gbp.Tied(name)` in the place of a layer is that of another node, with the same parameters. An observation
-        stands first (of the input) or last.
+        `gbp.Tied(name)` in the place of a layer is that of another node, with the same parameters. An observation that
+        stands first is of the input; any other is a head, which takes targets of its own. With several heads targets
+        are given, and predictions returned, by the names of these.
     - `input_shape`: of one example. If it is given, all shapes are checked at once and `print(net)` knows all sizes.
     """
 

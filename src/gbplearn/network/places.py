@@ -10,7 +10,7 @@ from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
 from ..layers.join import Add, Join
-from ..layers.layer import Layer, Parameter, Relation, Transform
+from ..layers.layer import Layer, Observation, Parameter, Relation, Transform
 
 INPUT = "input"
 
@@ -162,6 +162,24 @@ def above(places: Sequence[Place], place: Place) -> set[str]:
     for other in places[places.index(place) + 1 :]:
         if out & set(other.inputs):
             out.add(other.variable)
+    return out
+
+
+def heads_of(places: Sequence[Place]) -> dict[str, Place]:
+    """The observations by name, without that of the input, which stands first."""
+    return {place.name: place for place in places[1:] if isinstance(place.layer, Observation)}
+
+
+def heads_above(places: Sequence[Place]) -> dict[str, set[str]]:
+    """By variable, the names of the heads whose targets depend on it."""
+    heads, out = heads_of(places), {}
+    for place in reversed(places):
+        mine = out.setdefault(place.variable, set())
+        if place.name in heads:
+            mine.add(place.name)
+        elif isinstance(place.layer, Transform):
+            for name in place.inputs:
+                out.setdefault(name, set()).update(mine)
     return out
 
 

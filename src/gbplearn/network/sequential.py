@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..factors.operators import Shape
-from ..layers.layer import Layer
+from ..layers.layer import Layer, Observation
 from .layer_graph import LayerGraph
 from .places import place_layers
 
@@ -40,7 +40,11 @@ class Sequential(LayerGraph):
         for layer in layers:
             if not isinstance(layer, Layer):
                 raise TypeError(f"Sequential takes layers such as gbp.Dense(10), got {layer!r}")
-        super().__init__(place_layers(layers), input_shape)
+        places = place_layers(layers)
+        inner = [place.name for place in places[1:-1] if isinstance(place.layer, Observation)]
+        if inner:
+            raise ValueError(f"an observation stands first (of the input) or last (the head), not as '{inner[0]}'")
+        super().__init__(places, input_shape)
 
     def with_layers(self, layers: Sequence[Layer]) -> Sequential:
         """The same network with other layers in the same places."""

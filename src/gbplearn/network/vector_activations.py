@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float
 
 from ..core.gaussian import Gaussian
 from ..core.independent import IndependentVectors
@@ -30,11 +31,11 @@ from ..graph.variable import Variable
 from ..layers.categorical import CategoricalObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.join import Join
-from ..layers.layer import Observation, Transform, of_vectors
-from .batch import Batch
+from ..layers.layer import Layer, Observation, Transform, of_vectors
+from .batch import Batch, Target, quoted
 from .layer_graph import LayerGraph
 from .layout import default_input_prior
-from .places import INPUT, Place
+from .places import INPUT, Place, heads_of
 
 # What a layer of scalars calls its parameters, and one of vectors.
 _SCALARS, _VECTORS = ("weight", "bias"), "parameters"
@@ -99,21 +100,23 @@ def links_of(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[chain
 
     **Arguments:** `shapes`: of one example of every variable.
     """
-    if not isinstance(places[-1].layer, Observation):
+    heads, out = heads_of(places), []
+    if not heads:
         raise ValueError("vector activations: the network needs a head, such as gbp.CategoricalObservation()")
-    out: list[chain.Link] = []
+    observed = {place.variable for place in heads.values()}
     for place in places:
-        if isinstance(place.layer, Observation):
-            if place is places[-1]:
-                _check_head(place)
-            else:
-                _check_input(place)
-            continue
-        out.append(_link(place, shapes))
+        if place.name in heads:
+            _check_head(place, len(heads))
+        elif isinstance(place.layer, Observation):
+            _check_input(place)
+        else:
+            out.append(_link(place, shapes, place.name in observed))
     if not any(link.parameters for link in out):
         raise ValueError("vector activations: no layer of the network has parameters")
-    if len(shapes[places[-1].variable]) != 1:
-        raise ValueError("vector activations: the last layer must have outputs (units,), such as gbp.Dense")
+    odd = [name for name, place in heads.items() if len(shapes[place.variable]) != 1]
+    if odd:
+        which = "the last layer" if len(heads) == 1 else f"what '{odd[0]}' observes"
+        raise ValueError(f"vector activations: {which} must have outputs (units,), such as gbp.Dense")
     return out
 
 
@@ -126,7 +129,7 @@ def _check_input(place: Place) -> None:
         )
 
 
-def _check_head(place: Place) -> None:
+def _check_head(place: Place, heads: int) -> None:
     head = place.layer
     known = isinstance(head, CategoricalObservation) or (isinstance(head, GaussianObservation) and head.robust is None)
     if not known:
@@ -134,14 +137,16 @@ def _check_head(place: Place) -> None:
             f"vector activations: '{place.name}' must be a gbp.CategoricalObservation, or a gbp.GaussianObservation "
             "that is not robust, at the end of the network"
         )
+    if heads > 1 and isinstance(head, GaussianObservation) and head.learnt is not None:
+        raise ValueError(f"vector activations: of several heads the noise must be given, that of '{place.name}' is not")
 
 
-def _link(place: Place, shapes: Mapping[str, Shape]) -> chain.Link:
+def _link(place: Place, shapes: Mapping[str, Shape], predicted: bool) -> chain.Link:
     layer, name = place.layer, place.name
     if not isinstance(layer, Transform) or layer.generative:
         raise ValueError(f"vector activations: '{name}' is no feed-forward layer")
     if isinstance(layer, Join):
-        return chain.Link(None, layer.sigma**2, None, shapes[name], name, place.inputs, layer.joined)
+        return chain.Link(None, layer.sigma**2, None, shapes[name], name, place.inputs, layer.joined, predicted)
     if not of_vectors(getattr(layer, "posterior", "block")):
         layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
         place = dataclasses.replace(place, layer=layer)
@@ -155,7 +160,8 @@ def _link(place: Place, shapes: Mapping[str, Shape]) -> chain.Link:
     if not isinstance(factor.measurement, FactorKind) or factor.robust is not None or noise.size != 1:
         raise ValueError(f"vector activations: the factors of '{name}' must be a gbp.FactorKind, not robust")
     owner = place.owner if parameters else None
-    return chain.Link(factor.measurement, float(noise[0]), owner, shapes[name], name, place.inputs)
+    what = factor.measurement, float(noise[0]), owner, shapes[name], name, place.inputs
+    return chain.Link(*what, predicted=predicted)
 
 
 def as_vectors(beliefs: Mapping[str, Belief], links: Sequence[chain.Link], dtype: Any) -> dict[str, Any]:
@@ -198,17 +204,83 @@ def _expand(kind: Likelihood, y: Any, mean: Any, variance: Any) -> tuple[Any, An
     return jnp.einsum("bcm,bdm->bcd", root, root), jnp.einsum("bcm,bm->bc", root, residual)
 
 
-def targets_of(
-    head: Observation, batch: Batch, dtype: Any, noise: LearnNoise | None = None
-) -> chain.Targets | LearntNoiseTargets:
-    """What the head of a network observes of a batch.
+Targets = chain.Targets | LearntNoiseTargets
 
-    **Arguments:** `noise`: what is known of it before the batch, if the head learns it.
+
+class HeadTargets(NamedTuple):
+    """What one head observes of a batch, and where its outputs stand among those of all heads."""
+
+    block: slice
+    labelled: Bool[np.ndarray, " b"]
+    targets: Targets
+
+
+def targets_by_head(
+    net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, LearnNoise] | None = None
+) -> list[HeadTargets]:
+    """What the heads of a network observe of a batch, in their order.
+
+    **Arguments:** `noise`: what is known before the batch of noise that heads learn, by head.
     """
-    assert batch.y is not None
-    y = np.asarray(batch.y, float)
+    shapes = net.shapes(batch.x.shape[1:])
+    blocks = chain.side_by_side({name: shapes[name] for name in net.outputs})
+    return [
+        HeadTargets(
+            blocks[place.variable],
+            batch.labelled_by([name]),
+            _targets_of_head(place.layer, batch.targets[name], dtype, (noise or {}).get(name)),
+        )
+        for name, place in net.heads.items()
+    ]
+
+
+def joint_targets(parts: Sequence[HeadTargets]) -> Targets:
+    """What several heads observe together: where a head has no target nothing is observed of its outputs.
+
+    Heads that observe the same outputs add up.
+    """
+    if len(parts) == 1:
+        return parts[0].targets
+    known = [(block, labelled, of) for block, labelled, of in parts if isinstance(of, chain.Targets)]
+    assert len(known) == len(parts)
+    same: dict[int, list[chain.Targets]] = {}
+    for block, _, of in known:
+        same.setdefault(block.start, []).append(of)
+    blocks = {block.start: block for block, _, _ in known}
+    size, count = len(parts[0].labelled), max(block.stop for block in blocks.values())
+
+    def expand(mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        precision, gradient = np.zeros((size, count, count)), np.zeros((size, count))
+        for block, labelled, of in known:
+            own = of.expand(mean[:, block], variance[:, block])
+            precision[:, block, block] += labelled[:, None, None] * own[0]
+            gradient[:, block] += labelled[:, None] * own[1]
+        return precision, gradient
+
+    def energies(outputs: np.ndarray) -> np.ndarray:
+        return sum((labelled * of.energies(outputs[:, block]) for block, labelled, of in known), np.zeros(size))
+
+    return chain.Targets(
+        expand,
+        energies,
+        sum((labelled * of.normaliser for _, labelled, of in known), np.zeros(size)),
+        max(sum(of.largest for of in heads) for heads in same.values()),
+        all(of.exact for _, _, of in known),
+        tuple(blocks.values()),
+        tuple(blocks[start] for start, heads in same.items() if all(of.classes for of in heads)),
+    )
+
+
+def targets_of(net: LayerGraph, batch: Batch, dtype: Any, noise: Mapping[str, LearnNoise] | None = None) -> Targets:
+    """What all heads of a network observe of a batch; arguments as `targets_by_head`."""
+    return joint_targets(targets_by_head(net, batch, dtype, noise))
+
+
+def _targets_of_head(head: Layer, target: Target, dtype: Any, noise: LearnNoise | None) -> Targets:
+    assert isinstance(head, Observation)
+    y = np.asarray(target.y, float)
     if isinstance(head, GaussianObservation):
-        observed = np.ones(y.shape, bool) if batch.y_observed is None else batch.y_observed
+        observed = np.ones(y.shape, bool) if target.observed is None else target.observed
         observed = np.broadcast_to(observed.reshape(y.shape[0], -1), y.shape)
         learnt = head.learnt if noise is None else noise
         if learnt is not None:
@@ -226,7 +298,7 @@ def targets_of(
         return -(y * (outputs - top - np.log(np.exp(outputs - top).sum(1, keepdims=True)))).sum(1)
 
     # `diag(p) - p p'` has no larger entry than a quarter.
-    return chain.Targets(expand, log_loss, np.zeros(len(y)), 0.25, exact=False, shift=False)
+    return chain.Targets(expand, log_loss, np.zeros(len(y)), 0.25, exact=False, classes=(slice(None),))
 
 
 class VectorActivations:
@@ -257,18 +329,19 @@ class VectorActivations:
         """Raise if a batch asks for what scalars alone can do."""
         if carry or carried:
             raise ValueError("vector activations carry no messages (carry=, carried=)")
-        if want not in (None, self.net.output):
-            raise ValueError(f"vector activations: want must be 'output', got {want!r}")
+        if want not in (None, *self.net.outputs):
+            known = "'output'" if len(self.net.heads) == 1 else f"one of {quoted(self.net.outputs)}"
+            raise ValueError(f"vector activations: want must be {known}, got {want!r}")
 
     def check_prediction(self, batch: Batch, want: str) -> None:
         """Raise if a prediction asks for what scalars alone can do."""
-        if batch.y is not None:
+        if batch.targets:
             raise ValueError("vector activations: a query takes no y")
         self.check_update(batch, want, (), None)
 
     def memory(self, examples: int) -> int:
         """Bytes that learning from a batch of so many takes, about: matrices over all outputs, and of each unit."""
-        outputs = self.links[-1].shape[0] * examples
+        outputs = sum(link.shape[0] for link in self.links if link.predicted) * examples
         widths = sum(math.prod(link.shape) for link in self.links)
         units = max(link.shape[-1] for link in self.links if link.parameters is not None)
         return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * (6 * outputs * widths + self._kept(examples))
@@ -309,10 +382,9 @@ class VectorActivations:
         - `noise`: what is known before it of noise that is learnt, by layer.
         - `mode`: where to linearise, and the noise there (`most_probable`); by default at the means before the batch.
         """
-        head, weight = self.net.places[-1], batch.label_weights
-        assert isinstance(head.layer, Observation)
         x, spread = self._inputs(batch)
-        targets = targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name))
+        parts = targets_by_head(self.net, batch, self.dtype, noise)
+        targets, weight = joint_targets(parts), batch.label_weights
         if mode is not None and isinstance(targets, LearntNoiseTargets):
             targets = targets.given(mode.noise)
         updated = chain.update(
@@ -320,7 +392,7 @@ class VectorActivations:
             as_vectors(beliefs, self.links, self.dtype),
             x,
             targets,
-            np.full(batch.size, self._output_layer.output_prior**-2),
+            self._held(parts),
             weight,
             iterations,
             tolerance,
@@ -334,12 +406,28 @@ class VectorActivations:
         status = Status.CONVERGED if found.settled else Status.ITERATION_LIMIT
         status = Status.STRAINED if updated.shortened else status
         moves, ones = np.asarray(found.moves), np.ones(len(found.moves))
-        trace = Trace(moves, {head.name: updated.energy * ones}, found.joint.energy * ones, {})
-        outputs = Gaussian.from_moments(mean=found.mean, std=np.sqrt(np.maximum(found.variance, 1e-12)))
-        known = {**as_parameters(updated.beliefs, beliefs), self.net.output: outputs}
-        counts = {head.name: batch.measured(head=True)}
-        learnt = {} if updated.noise is None else {head.name: math.sqrt(updated.noise)}
+        energies = {name: e * ones for name, e in zip(self.net.heads, _energies(updated, parts, weight))}
+        trace = Trace(moves, energies, found.joint.energy * ones, {})
+        known = as_parameters(updated.beliefs, beliefs)
+        for name, block in chain.blocks_of(self.links).items():
+            mean, variance = found.mean[:, block], found.variance[:, block]
+            known[name] = Gaussian.from_moments(mean=mean, std=np.sqrt(np.maximum(variance, 1e-12)))
+        counts = {name: batch.measured(name) for name in self.net.heads}
+        learnt = {} if updated.noise is None else {name: math.sqrt(updated.noise) for name in self.net.heads}
         return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened, learnt)
+
+    def _held(self, parts: Sequence[HeadTargets]) -> Float[np.ndarray, "b c"]:
+        """The precisions of the priors of the outputs, where anything of them is observed."""
+        out = np.zeros((len(parts[0].labelled), max(part.block.stop for part in parts)))
+        for part, place in zip(parts, self.net.heads.values()):
+            out[part.labelled, part.block] = self._prior_of(place.variable)
+        return out
+
+    def _prior_of(self, output: str) -> float:
+        """The precision of the prior of an output."""
+        (layer,) = (place.layer for place in self.net.places if place.name == output)
+        assert isinstance(layer, Transform)
+        return layer.output_prior**-2
 
     def most_probable(
         self, batch: Batch, beliefs: Mapping[str, Belief], noise: Mapping[str, LearnNoise] | None = None
@@ -348,9 +436,11 @@ class VectorActivations:
 
         For layers whose units are vectors, and a head that learns its noise.
         """
-        head, vectors = self.net.places[-1], as_vectors(beliefs, self.links, self.dtype)
-        assert isinstance(head.layer, Observation)
-        targets = targets_of(head.layer, batch, self.dtype, (noise or {}).get(head.name))
+        vectors, parts = (
+            as_vectors(beliefs, self.links, self.dtype),
+            targets_by_head(self.net, batch, self.dtype, noise),
+        )
+        targets = joint_targets(parts)
         if not isinstance(targets, LearntNoiseTargets) or not all(
             isinstance(b, VectorGaussian) for b in vectors.values()
         ):
@@ -358,33 +448,59 @@ class VectorActivations:
                 "most_probable needs layers with posterior='block' or 'shared', and a head that learns noise"
             )
         x, spread = self._inputs(batch)
-        held = np.full(batch.size, self._output_layer.output_prior**-2)
-        return most_probable(self.links, vectors, x, targets, held, batch.label_weights, spread)
+        return most_probable(self.links, vectors, x, targets, self._held(parts), batch.label_weights, spread)
 
-    def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> Gaussian:
-        """The belief of the outputs: what layers and inputs leave uncertain, and with "random" the parameters, too."""
+    def predict(self, batch: Batch, beliefs: Mapping[str, Belief], parameters: str) -> dict[str, Gaussian]:
+        """The beliefs of the outputs: what layers and inputs leave uncertain, and with "random" the parameters, too."""
         vectors = as_vectors(beliefs, self.links, self.dtype)
-        mean, noise, uncertain = chain.predict(self.links, vectors, *self._inputs(batch), parameters != "random")
-        held = self._output_layer.output_prior**-2
-        lam = held + 1 / (noise + uncertain)
-        return Gaussian(jnp.asarray(mean * (lam - held), self.dtype), jnp.asarray(lam, self.dtype))
+        means, noises, uncertain = chain.predict(self.links, vectors, *self._inputs(batch), parameters != "random")
+        out = {}
+        for name, block in chain.blocks_of(self.links).items():
+            mean, noise, more = (a[:, block] for a in (means, noises, uncertain))
+            held = self._prior_of(name)
+            lam = held + 1 / (noise + more)
+            out[name] = Gaussian(jnp.asarray(mean * (lam - held), self.dtype), jnp.asarray(lam, self.dtype))
+        return out
 
-    def log_evidence(self, batch: Batch, outputs: Gaussian, sigma: float) -> np.ndarray:
-        """`log p(y | x)` of each example, given the belief of its outputs, and the noise of values around them."""
-        head = self.net.places[-1].layer
-        if batch.y is None or not isinstance(head, Observation):
+    def log_evidence(self, batch: Batch, outputs: Mapping[str, Gaussian], sigmas: Mapping[str, float]) -> np.ndarray:
+        """`log p(y | x)` of each example, with its outputs independent of each other.
+
+        **Arguments:**
+
+        - `outputs`: the beliefs of what the heads observe, by variable.
+        - `sigmas`: noise of values around them, by head.
+        """
+        if not batch.targets:
             raise ValueError("log_evidence needs y: a feed-forward first layer does not explain inputs")
-        there, y = batch.labelled, np.asarray(batch.y, float)
-        if isinstance(head, GaussianObservation):
-            total = np.asarray(outputs.variance, float) + sigma**2
-            each = -0.5 * ((y - np.asarray(outputs.mean)) ** 2 / total + np.log(2 * math.pi * total))
-            if batch.y_observed is not None:
-                each = np.where(batch.y_observed.reshape(each.shape), each, 0)
-            return np.where(there, each.sum(1), 0)
-        p = np.asarray(self.net.probabilities(outputs), float)
-        p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
-        return np.where(there, (y * np.log(p)).sum(1), 0)
+        each = [
+            np.where(batch.labelled_by([name]), self._log_density(place, batch, outputs, sigmas[name]), 0)
+            for name, place in self.net.heads.items()
+        ]
+        return sum(each[1:], each[0])
 
-    @property
-    def _output_layer(self) -> Transform:
-        return [s.layer for s in self.net.places if isinstance(s.layer, Transform)][-1]
+    def _log_density(
+        self, head: Place, batch: Batch, outputs: Mapping[str, Gaussian], sigma: float
+    ) -> Float[np.ndarray, " b"]:
+        target, of = batch.targets[head.name], outputs[head.variable]
+        y = np.asarray(target.y, float)
+        if isinstance(head.layer, GaussianObservation):
+            total = np.asarray(of.variance, float) + sigma**2
+            each = -0.5 * ((y - np.asarray(of.mean)) ** 2 / total + np.log(2 * math.pi * total))
+            if target.observed is not None:
+                each = np.where(target.observed.reshape(each.shape), each, 0)
+            return each.sum(1)
+        p = np.asarray(self.net.probabilities(of), float)
+        p = np.maximum(p / p.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+        return (y * np.log(p)).sum(1)
+
+
+def _energies(updated: chain.Updated, parts: Sequence[HeadTargets], weight: np.ndarray) -> list[float]:
+    """Of the targets of each head at the new parameters."""
+    out = []
+    for block, labelled, given in parts:
+        of = given if isinstance(given, chain.Targets) else updated.targets
+        assert of is not None
+        assert updated.outputs is not None
+        there = labelled & (weight > 0)
+        out.append(float((weight * of.energies(updated.outputs[:, block]))[there].sum()))
+    return out
