@@ -149,7 +149,8 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         prior = held.beliefs("prior")
         history = checkpoint_history.history_of(held.history, prior, held.belief)
         known = prior, held.beliefs("posterior"), held.noise, history, held.tied, held.sizes
-        learner.restore(LearnerState(*known, note=held.note, features=held.feature_numbers(), fitted=held.fitted_priors, **held.counts))
+        more = {"features": held.feature_numbers(), "fitted": held.fitted_priors}
+        learner.restore(LearnerState(*known, note=held.note, **more, **held.counts))
         return learner
 
 

@@ -103,7 +103,9 @@ def _merged_learners(learners: list[Learner]) -> Learner:
         for name, g in first.prior.items():
             pairs = zip(jax.tree.leaves(g), jax.tree.leaves(other.prior[name]), strict=True)
             if not all(np.array_equal(a, b) for a, b in pairs):
-                raise ValueError(f"merge takes learners that began with one prior; that of '{name}' differs (seed=, fit_priors)")
+                raise ValueError(
+                    f"merge takes learners that began with one prior; that of '{name}' differs (seed=, fit_priors)"
+                )
     out = copy.copy(first)
     out.options, states = dict(first.options), [learner.state for learner in learners]
     history = History(states[0].history.record, states[0].history.most, states[0].history.most_contributions)
