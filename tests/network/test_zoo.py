@@ -19,6 +19,25 @@ def test_lenet_has_the_parameters_of_lenet():
     assert zoo.lenet().shapes((28, 28, 1))["max_pool_1"] == (5, 5, 16)
 
 
+def test_small_vgg_has_the_parameters_that_were_published():
+    """And the shapes: 32 x 32 pixels, two valid convolutions and pooling, twice."""
+    net = zoo.small_vgg()
+    assert parameters(net, (32, 32, 3)) == 890_410
+    shapes = net.shapes((32, 32, 3))
+    assert (shapes["max_pool"], shapes["max_pool_1"]) == ((14, 14, 32), (5, 5, 64))
+
+
+def test_smooth_lenet_is_alike_for_neighbouring_places():
+    """In the prior of its head: correlation `(1 + a) exp(-a)` at one pooled pixel, `a = √3 / 1.5`."""
+    net = zoo.smooth_lenet(3, filters=(2, 4), start="patches")
+    assert net.shapes((12, 12, 1))["max_pool_1"] == (3, 3, 4)
+    root = np.asarray(net.priors((12, 12, 1))["dense/parameters"].root[0], float)
+    c = root @ root.T
+    a = 3**0.5 / 1.5
+    assert abs(c[0, 4] / c[0, 0] - (1 + a) * np.exp(-a)) < 1e-5
+    assert [place.name for place in net.places if getattr(place.layer, "fits_means", False)] == ["conv", "conv_1"]
+
+
 def filtered(x, weight, bias):
     out = jax.lax.conv_general_dilated(x, weight, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return out + bias

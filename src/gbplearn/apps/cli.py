@@ -98,7 +98,19 @@ class RunExperiment:
     data_dir: Path | None = None
     """Of all after digits: as of `gbplearn train`."""
     graph: (
-        Literal["convolutional", "dense", "vector", "dense-vector", "lenet", "wide-lenet", "residual", "patches"] | None
+        Literal[
+            "convolutional",
+            "dense",
+            "vector",
+            "dense-vector",
+            "lenet",
+            "wide-lenet",
+            "smooth-lenet",
+            "small-vgg",
+            "residual",
+            "patches",
+        ]
+        | None
     ) = None
     """Of mnist, fashion-mnist, cifar10: the paper's network, dense layers, the paper's layers with vector beliefs and
     activations, deeper networks with them, or a dense layer behind whitened patches."""

@@ -216,7 +216,7 @@ def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, A
     if summed is not None:
         return FullSensitivity(summed[0]), summed[1]
     rows, slope, g = (np.asarray(a) for a in (operator.rows, operator.slope, down))
-    each = np.empty((batch, classes, units, p), rows.dtype)
+    each: Any = np.empty((batch, classes, units, p), rows.dtype)
     for b, (x, s) in enumerate(zip(rows.reshape(batch, places, p), slope.reshape(batch, places, units))):
         np.matmul(np.swapaxes(g[:, b] * -s, 1, 2), x, out=each[b])
     return FullSensitivity(each), _squares(down)

@@ -321,7 +321,8 @@ class ConvolutionLayer(Transform):
     def _parameters(self, channels: int, targets: int, summed: float) -> dict[str, Parameter]:
         """**Arguments:** `summed`: how many products of a weight and a number a sum has."""
         prior = weight_scale(self.weight_prior, _WEIGHT_PRIOR, self.gain, summed)
-        init = prior if self.weight_init in (None, PATCHES) else self.weight_init
+        given = self.weight_init
+        init = prior if given is None or isinstance(given, str) else given
         weight = Parameter((*self.kernel_size, channels, targets), prior, init, self.weight_start)
         bias = Parameter((targets,), given_or(self.bias_prior, _WEIGHT_PRIOR), self.bias_init)
         if of_vectors(self.posterior):

@@ -125,7 +125,7 @@ class Transform(Layer):
         return False
 
     def fitted_means(self, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Prior means of its parameters, by name, given its first inputs `(n, ...)`; a `ValueError` if these do not do."""
+        """Prior means of its parameters, by name, given its first inputs `(n, ...)`; a `ValueError` if none follow."""
         return {}
 
     @abc.abstractmethod

@@ -23,6 +23,8 @@ from ...network.zoo import (
     patches_classifier,
     patches_features,
     residual_network,
+    small_vgg,
+    smooth_lenet,
     vector_classifier,
 )
 from ..baselines.cnn import GradientClassifier
@@ -36,6 +38,8 @@ NETWORKS: dict[str, Callable[[], LayerGraph]] = {
     "dense-vector": dense_vector_classifier,
     "lenet": lenet,
     "wide-lenet": partial(lenet, filters=(16, 32), units=(128,)),
+    "smooth-lenet": smooth_lenet,
+    "small-vgg": small_vgg,
     "residual": residual_network,
     "patches": patches_classifier,  # behind features that are no part of the graph
 }
@@ -45,6 +49,8 @@ ACTIVATIONS: dict[str, str] = {
     "dense-vector": "vector",
     "lenet": "vector",
     "wide-lenet": "vector",
+    "smooth-lenet": "vector",
+    "small-vgg": "vector",
     "residual": "vector",
     "patches": "vector",
 }
@@ -77,7 +83,7 @@ CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
 # The same with the other networks that are compared with gradients on their own layers.
 CHOSEN_DEEP: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     graph: {data: {"adam cosine": {"rate": 0.001, "steps": 3}} for data in CHOSEN}
-    for graph in ("dense-vector", "lenet", "wide-lenet", "residual")
+    for graph in ("dense-vector", "lenet", "wide-lenet", "smooth-lenet", "small-vgg", "residual")
 }
 
 Build = Callable[[Shape, int], Any]
@@ -106,8 +112,10 @@ def baseline(name: str, chosen: dict[str, Any], batches: int, graph: str = "conv
     - `graph`: whose layers it has: those of `CHOSEN_DEEP` have their own, all others the paper's.
     """
     deep: LayerGraph = dense_classifier() if graph == "dense-vector" else paper_classifier()
-    if graph in ("lenet", "wide-lenet", "residual"):
+    if graph in ("lenet", "wide-lenet", "small-vgg", "residual"):
         deep = NETWORKS[graph]()
+    elif graph == "smooth-lenet":
+        deep = smooth_lenet(length_scale=None)
     net = Sequential(Dense(10), SoftmaxObservation()) if name == "linear" else deep
     how = {k: v for k, v in chosen.items() if k != "temperature"}
     if name == "kalman":

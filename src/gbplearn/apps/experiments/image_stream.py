@@ -43,8 +43,9 @@ class ImageStream(InParts):
 
     - `graph`: "convolutional", the paper's network; "dense", as wide as is practical; "vector", the paper's layers
         with vector beliefs and activations; "dense-vector", two wide hidden layers with them; "lenet", or
-        "wide-lenet" with more filters; "residual", ten layers with skip connections; or "patches", one dense layer
-        behind whitened patches of the first batch, which are not learnt.
+        "wide-lenet" with more filters; "smooth-lenet", two convolutions behind a dense layer whose weights are alike
+        for neighbouring places; "small-vgg", four convolutions and a hidden layer; "residual", ten layers with skip
+        connections; or "patches", one dense layer behind whitened patches of the first batch, which are not learnt.
     - `batch`, `iterations`: as the learner.
     - `examples`: how many training images; None for all.
     - `compared`, `compared_seeds`: which other ways of learning run beside it, for the first so many seeds.
