@@ -78,10 +78,14 @@ class Link(eqx.Module):
     name: str = eqx.field(static=True)  # of its outputs
     inputs: tuple[str, ...] = eqx.field(static=True, default=(INPUT,))
     joined: Callable[..., Array] | None = eqx.field(static=True, default=None)  # in the place of a kind
+    transposed: bool = eqx.field(static=True, default=False)  # its weights are those of vectors, without their biases
 
     def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
         """Of its factors."""
-        return [x, y] if self.parameters is None else [x, means[self.parameters], y]
+        if self.parameters is None:
+            return [x, y]
+        of = means[self.parameters]
+        return [x, of[:, :-1].T if self.transposed else of, y]
 
     def outputs(self, taken: Sequence[Array], means: Mapping[str, Array]) -> Array:
         """`f`."""
@@ -126,7 +130,10 @@ def linearise(links: Sequence[Link], means: Mapping[str, Array], x: Array, sprea
             if link.parameters is None:
                 squares = _squares(g)
             else:
-                of, squares = _sensitivity(operators[1], g, batch)
+                if link.transposed:
+                    of, squares = _transposed_sensitivity(operators[1], g)
+                else:
+                    of, squares = _sensitivity(operators[1], g, batch)
                 found[link.parameters] = added(found[link.parameters], of) if link.parameters in found else of
             back = [_back(operators[0], g)] if wanted else []
         noise += link.variance * np.asarray(squares)
@@ -198,6 +205,18 @@ def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, F
         return RowSensitivity(operator.rows, jnp.swapaxes(slopes[:, :, 0], 0, 1)), _squares(down)
     rows = operator.rows.reshape(batch, places, p)
     return FullSensitivity(jnp.einsum("cbnu,bnp->bcup", slopes, rows)), _squares(down)
+
+
+@jax.jit
+def _transposed_sensitivity(operator: Any, down: Array) -> tuple[Sensitivity, Float[Array, "b c c"]]:
+    """The same where unit `u` has a share in each output `j` of the layer, by its `j`-th number: `G_bcj slope_bj x_bu`.
+
+    Its last number, the bias, has none.
+    """
+    inputs = operator.coefficient.reshape(operator.coefficient.shape[0], -1)
+    slopes = -down * operator.slope  # (c, b, j)
+    each = jnp.swapaxes(slopes, 0, 1)[:, :, None, :] * inputs[:, None, :, None]
+    return FullSensitivity(jnp.pad(each, ((0, 0), (0, 0), (0, 0), (0, 1)))), _squares(down)
 
 
 class Predicted(NamedTuple):

@@ -382,7 +382,7 @@ def _nodes(data: Any, layers: list[Any]) -> dict[str, Any]:
         strings = [name, *as_list(takes, "what a node takes"), *([] if tied is None else [tied])]
         if not all(isinstance(s, str) for s in strings) or not takes or name in out:
             raise ValueError("nodes must have names, each once, and take others by name")
-        out[name] = (layer if tied is None else Tied(tied), *takes)
+        out[name] = (layer if tied is None else Tied.of(tied, layer), *takes)
     return out
 
 

@@ -33,6 +33,7 @@ from ..layers.max_pool2d import MaxPool2D
 from ..layers.pairwise_smoothing import PairwiseSmoothing
 from ..layers.prior import Prior
 from ..layers.softmax import SoftmaxObservation
+from ..layers.transposed_dense import TransposedDense
 from ..layers.upsample2d import Upsample2D
 from ..layers.whitened_patches import WhitenedPatches
 from ..learner.unusual import BatchStatistics, Spread
@@ -57,6 +58,7 @@ LAYERS = _by_name(
     Part,
     Prior,
     SoftmaxObservation,
+    TransposedDense,
     Upsample2D,
 )
 FEATURES = _by_name(WhitenedPatches)

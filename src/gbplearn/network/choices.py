@@ -45,8 +45,9 @@ def choose_activations(net: LayerGraph, shape: Shape, scalars_only: Iterable[str
 def choose_layers(net: LayerGraph, shape: Shape) -> LayerGraph:
     """The network for vector activations, with a family of beliefs and priors for each layer that leaves them to us."""
     shapes, layers = net.shapes(shape), []
-    learnt = [place for place in net.places if hasattr(place.layer, "posterior")]
-    last = learnt[-1].owner if learnt else None  # a tied layer is chosen for where it stands first
+    learnt = [place for place in net.places if hasattr(place.layer, "posterior") or place.turned is not None]
+    # A tied layer is chosen for where it stands first; one that is transposed has weights that are chosen there.
+    last = None if not learnt else learnt[-1].owner if learnt[-1].turned is None else learnt[-1].name
     for place in net.places:
         layer: Any = place.layer
         if getattr(layer, "posterior", None) == AUTO:

@@ -31,6 +31,7 @@ from ..layers.categorical import CategoricalObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.join import Join
 from ..layers.layer import Observation, Transform, of_vectors
+from ..layers.transposed_dense import TransposedDense
 from .batch import Batch
 from .layer_graph import LayerGraph
 from .layout import default_input_prior
@@ -142,6 +143,10 @@ def _link(place: Place, shapes: Mapping[str, Shape]) -> chain.Link:
         raise ValueError(f"vector activations: '{name}' is no feed-forward layer")
     if isinstance(layer, Join):
         return chain.Link(None, layer.sigma**2, None, shapes[name], name, place.inputs, layer.joined)
+    if isinstance(layer, TransposedDense):
+        return chain.Link(
+            layer.kind, layer.sigma**2, place.owner, shapes[name], name, place.inputs, None, transposed=True
+        )
     if not of_vectors(getattr(layer, "posterior", "block")):
         layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
         place = dataclasses.replace(place, layer=layer)
@@ -271,7 +276,10 @@ class VectorActivations:
         outputs = self.links[-1].shape[0] * examples
         widths = sum(math.prod(link.shape) for link in self.links)
         units = max(link.shape[-1] for link in self.links if link.parameters is not None)
-        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * (6 * outputs * widths + self._kept(examples))
+        # How every output moves with every weight, and the same of the layer whose weights they are.
+        turned = sum(math.prod(link.shape) + 1 for link in self.links if link.transposed)
+        kept = self._kept(examples) + 3 * units * outputs * turned
+        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * (6 * outputs * widths + kept)
 
     def _kept(self, examples: int) -> int:
         """Numbers of the beliefs, of what replaces them, and of what is needed on the way."""
