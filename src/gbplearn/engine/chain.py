@@ -27,6 +27,7 @@ Layers are linearised once a batch, at the means before it, where one pass over 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +79,7 @@ class Link(eqx.Module):
     name: str = eqx.field(static=True)  # of its outputs
     inputs: tuple[str, ...] = eqx.field(static=True, default=(INPUT,))
     joined: Callable[..., Array] | None = eqx.field(static=True, default=None)  # in the place of a kind
+    mask: Array | None = None  # of a batch: what the outputs of `joined` are multiplied by
     transposed: bool = eqx.field(static=True, default=False)  # its weights are those of vectors, without their biases
 
     def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
@@ -90,10 +92,18 @@ class Link(eqx.Module):
     def outputs(self, taken: Sequence[Array], means: Mapping[str, Array]) -> Array:
         """`f`."""
         if self.joined is not None:
-            return self.joined(*taken)
+            return self.masked(self.joined(*taken))
         assert self.kind is not None
         nothing = jnp.zeros((taken[0].shape[0], *self.shape), taken[0].dtype)
         return -self.kind.value(*self.arguments(taken[0], means, nothing)).reshape(nothing.shape)
+
+    def masked(self, values: Array) -> Array:
+        """Times the mask, if there is one."""
+        return values if self.mask is None else values * self.mask
+
+    def with_mask(self, mask: np.ndarray | None) -> Link:
+        """The same link with the mask of a batch, which is data: no program is compiled for it."""
+        return self if mask is None else dataclasses.replace(self, mask=jnp.asarray(mask))
 
 
 class Linearised(NamedTuple):
@@ -172,7 +182,7 @@ def _back_joined(link: Link, taken: list[Array], down: Array) -> list[Array]:
     """Of a linear function of several inputs, its transpose."""
     assert link.joined is not None
     transposed = jax.linear_transpose(link.joined, *taken)
-    return list(jax.vmap(transposed)(down))
+    return list(jax.vmap(transposed)(link.masked(down)))
 
 
 @jax.jit

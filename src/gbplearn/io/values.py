@@ -25,6 +25,7 @@ from ..layers.categorical import CategoricalObservation
 from ..layers.conv2d import Conv2D
 from ..layers.conv_transpose2d import ConvTranspose2D
 from ..layers.dense import Dense
+from ..layers.dropout import Dropout
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.global_avg_pool2d import GlobalAvgPool2D
 from ..layers.join import Add, Concatenate, Part
@@ -51,6 +52,7 @@ LAYERS = _by_name(
     Conv2D,
     ConvTranspose2D,
     Dense,
+    Dropout,
     GaussianObservation,
     GlobalAvgPool2D,
     MaxPool2D,

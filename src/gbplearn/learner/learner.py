@@ -146,7 +146,8 @@ class Learner:
         each, so that `forget` can divide the posterior by them. Of vectors each keeps a belief: of the last batches
         that fit a gigabyte.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
-    - `seed`: of the random prior means, of dropout and random schedules, and of features that are drawn at random.
+    - `seed`: of the random prior means, of dropout of messages and of units (`gbp.Dropout`), of random schedules, and
+        of features that are drawn at random.
     """
 
     def __init__(
@@ -476,7 +477,8 @@ class Learner:
             check_memory(self._chain.memory(size), f"a batch of {batch.size}")
             new, padded = self.expect_size(size), batch.padded(size)
             tolerance = SETTLED if self.options["tolerance"] is None else self.options["tolerance"]
-            result = self._chain.learn(padded, before, self.options["iterations"], tolerance, noise)
+            seed = self.seed + self.batches
+            result = self._chain.learn(padded, before, self.options["iterations"], tolerance, noise, seed=seed)
             if new:
                 release_memory()
             return result, padded

@@ -11,6 +11,7 @@ from ..graph.factor import Factor
 from ..graph.variable import Variable
 from ..layers.activation import Elementwise
 from ..layers.dense import Dense
+from ..layers.dropout import Dropout
 from ..layers.join import Add, Join
 from ..layers.layer import AUTO, Layer, Parameter, Relation, Transform
 from ..layers.transposed_dense import TransposedDense
@@ -76,6 +77,11 @@ class Place:
         """Name of the place whose parameters it has."""
         return self.name if self.tied is None else self.tied
 
+    @property
+    def mask(self) -> str | None:
+        """Name of the variable that has its mask, which is known; None: it has none."""
+        return f"{self.name}/mask" if isinstance(self.layer, Dropout) else None
+
     def output_shape(self, shapes: Mapping[str, Shape]) -> Shape:
         """Shape of one example's outputs, by those of all variables before; a `ValueError` names the layer."""
         try:
@@ -107,7 +113,8 @@ class Place:
         """The factor groups of a layer that observes nothing, by all variables."""
         layer, taken = self.layer, [variables[name] for name in self.inputs]
         if isinstance(layer, Join):
-            return layer.join(self.name, taken, variables[self.variable])
+            masks = [] if self.mask is None else [variables[self.mask]]
+            return layer.join(self.name, [*taken, *masks], variables[self.variable])
         if isinstance(layer, Transform):
             return [layer.factor(self.name, taken[0], self.own(variables), variables[self.variable])]
         if isinstance(layer, Relation):
@@ -115,10 +122,11 @@ class Place:
         raise TypeError(f"layer '{self.name}' is neither a Transform nor a Relation")
 
     def forward(self, values: Mapping[str, Any], numbers: Mapping[str, Any]) -> Any:
-        """Its outputs, by those of all variables before and the parameters; None of a generative layer."""
+        """Its outputs, by those of all variables before, the parameters and masks; None of a generative layer."""
         layer, taken = self.layer, [values[name] for name in self.inputs]
         if isinstance(layer, Join):
-            return layer.joined(*taken)
+            masks = [numbers[name] for name in (self.mask,) if name is not None and name in numbers]
+            return layer.joined(*taken, *masks)
         assert isinstance(layer, Transform)
         return layer.forward(taken[0], self.own(numbers))
 

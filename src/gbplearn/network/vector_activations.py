@@ -33,6 +33,7 @@ from ..layers.join import Join
 from ..layers.layer import Observation, Transform, of_vectors
 from ..layers.transposed_dense import TransposedDense
 from .batch import Batch
+from .initial import dropout_masks
 from .layer_graph import LayerGraph
 from .layout import default_input_prior
 from .places import INPUT, Place
@@ -309,6 +310,7 @@ class VectorActivations:
         tolerance: float,
         noise: Mapping[str, LearnNoise] | None = None,
         mode: Mode | None = None,
+        seed: int = 0,
     ) -> ChainResult:
         """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`.
 
@@ -316,6 +318,7 @@ class VectorActivations:
 
         - `noise`: what is known before it of noise that is learnt, by layer.
         - `mode`: where to linearise, and the noise there (`most_probable`); by default at the means before the batch.
+        - `seed`: of the masks of layers that drop units; with a `mode` they drop none.
         """
         head, weight = self.net.places[-1], batch.label_weights
         assert isinstance(head.layer, Observation)
@@ -324,7 +327,7 @@ class VectorActivations:
         if mode is not None and isinstance(targets, LearntNoiseTargets):
             targets = targets.given(mode.noise)
         updated = chain.update(
-            self.links,
+            self.links if mode is not None else self._masked_links(batch.size, seed),
             as_vectors(beliefs, self.links, self.dtype),
             x,
             targets,
@@ -348,6 +351,12 @@ class VectorActivations:
         counts = {head.name: batch.measured(head=True)}
         learnt = {} if updated.noise is None else {head.name: math.sqrt(updated.noise)}
         return ChainResult(known, status, trace, found.log_evidence, counts, updated.shortened, learnt)
+
+    def _masked_links(self, examples: int, seed: int) -> list[chain.Link]:
+        """The links with the masks of a batch, which are data: nothing is compiled anew for it."""
+        outputs = {link.name: (examples, *link.shape) for link in self.links}
+        masks = dropout_masks(self.net.places, outputs, seed, self.dtype)
+        return [link.with_mask(masks.get(f"{link.name}/mask")) for link in self.links]
 
     def most_probable(
         self, batch: Batch, beliefs: Mapping[str, Belief], noise: Mapping[str, LearnNoise] | None = None
