@@ -54,7 +54,7 @@ class Dropout(Join):
 
     Each batch has its own mask, another one for each example, drawn from the seed of the learner and from how many
     batches it has learnt from. Predictions, queries and forward passes drop nothing. (`gbp.Learner(dropout=)` is
-    another thing: it leaves *messages* as they were, by chance.)
+    another thing, as `gbp.infer` has it, and drops no units.)
 
     **Arguments:**
 

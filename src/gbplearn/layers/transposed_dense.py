@@ -70,8 +70,8 @@ class TransposedDenseKind(FactorKind):
 class TransposedUnitsKind(FactorKind):
     """The same with the weights of a unit, and its bias, as one vector. Arguments: `x`, `w (U, I + 1)`, `y`.
 
-    A factor depends on one number of every vector. Messages to vectors are along the rows of a layer, so that these
-    factors have an energy, and take part in joint updates, but send no messages.
+    A factor depends on one number of every vector. The engine knows vectors along the rows of a layer, so that these
+    factors have an energy, and take part in joint updates, and nothing else.
     """
 
     activation: Elementwise = eqx.field(static=True)

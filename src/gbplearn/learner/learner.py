@@ -115,7 +115,8 @@ class Learner:
     - `features`: a fixed function of the inputs in front of the network, such as `gbp.WhitenedPatches(200)`: the
         network takes what it makes of an example. It is fitted to the inputs of the first batch that is learnt from.
         Inputs are then observed, all of them and without noise.
-    - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
+    - `iterations`, `dropout` (of messages; `gbp.Dropout` drops units), `schedule`, `messages`, `guard`: of learning, as
+        `gbp.infer`.
     - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
         deviations.
     - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
