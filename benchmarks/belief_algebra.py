@@ -31,7 +31,7 @@ def merged(seed: int) -> dict[str, float]:
     batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, len(x), SETTINGS["batch"])]
 
     def learnt(part):
-        return gbp.Learner(paper_classifier(), x.shape[1:], seed=seed).fit(part)
+        return gbp.Learner(paper_classifier(), x.shape[1:], strained="learn", seed=seed).fit(part)
 
     halves = [learnt(batches[:60]), learnt(batches[60:])]
     models = {"half": halves[0], "other half": halves[1], "merged": gbp.merge(halves), "all": learnt(batches)}
@@ -46,7 +46,7 @@ def forgotten(seed: int) -> dict[str, float]:
     batches = [(stream.x[b], stream.y[b]) for b in stream.batches]
 
     def learnt(part):
-        return gbp.Learner(digits_classifier(), stream.x.shape[1:], record=True, seed=seed).fit(part)
+        return gbp.Learner(digits_classifier(), stream.x.shape[1:], record=True, strained="learn", seed=seed).fit(part)
 
     never = learnt(batches[:gone] + batches[gone + 1 :])
     seen, divided, again = learnt(batches), learnt(batches), learnt(batches)

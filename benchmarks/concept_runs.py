@@ -49,7 +49,7 @@ def rms(a) -> float:
 
 def stream(digits: Images, scale: float, class_sigma: float, more: dict) -> dict:
     """By batch: how far the means moved and the posterior standard deviation, root mean square over the parameters."""
-    learner = gbp.Learner(network(scale, class_sigma), input_shape=(8, 8, 1), seed=SEED, **more)
+    learner = gbp.Learner(network(scale, class_sigma), input_shape=(8, 8, 1), strained="learn", seed=SEED, **more)
     order = np.random.default_rng(SEED).permutation(len(digits.train_y))[:IMAGES]
     found = {name: {"moved": [], "std": []} for name in PARAMETERS}
     for start in range(0, IMAGES, BATCH):

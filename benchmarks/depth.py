@@ -50,7 +50,11 @@ def images(data: str, seed: int, examples: int | None, folder: Path | None):
 def learn(data: str, kind: str, depth: int, seed: int, examples: int | None, folder: Path | None) -> dict[str, float]:
     """One network, one pass."""
     found, order, test_x, test_y = images(data, seed, examples, folder)
-    learner, cpu, strained = gbp.Learner(network(data, kind, depth), found.train_x.shape[1:], seed=seed), 0.0, 0
+    learner, cpu, strained = (
+        gbp.Learner(network(data, kind, depth), found.train_x.shape[1:], strained="learn", seed=seed),
+        0.0,
+        0,
+    )
     for i in progress(range(0, len(order), BATCH), f"{data}, {kind} x {depth}, seed {seed}"):
         rows, begin = order[i : i + BATCH], time.process_time()
         report = learner.update(found.train_x[rows], found.train_y[rows])

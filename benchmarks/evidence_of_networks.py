@@ -47,7 +47,7 @@ def candidates(data: str) -> dict[str, gbp.Sequential]:
 
 
 def one(net: gbp.Sequential, images, examples: int) -> dict[str, float]:
-    learner, evidence = gbp.Learner(net, images.train_x.shape[1:], seed=0), []
+    learner, evidence = gbp.Learner(net, images.train_x.shape[1:], strained="learn", seed=0), []
     for i in range(0, examples, BATCH):
         x, y = images.train_x[i : i + BATCH], images.train_y[i : i + BATCH]
         evidence.append(learner.update(x, y, evidence=True).log_evidence / len(y))

@@ -28,7 +28,10 @@ READ_OUT = {"log evidence": "messages, random parameters", "log loss": "messages
 
 def one(data: str, folder: Path, sigma: float, examples: int) -> dict[str, float]:
     images = load_images(data, folder)
-    learner, evidence = gbp.Learner(paper_classifier(class_sigma=sigma), images.train_x.shape[1:], seed=0), []
+    learner, evidence = (
+        gbp.Learner(paper_classifier(class_sigma=sigma), images.train_x.shape[1:], strained="learn", seed=0),
+        [],
+    )
     for i in range(0, examples, BATCH):
         x, y = images.train_x[i : i + BATCH], images.train_y[i : i + BATCH]
         evidence.append(learner.update(x, y, evidence=True).log_evidence / len(y))

@@ -47,10 +47,12 @@ def run(data: Images, seed: int) -> dict[str, float]:
     def accuracy(outputs: np.ndarray) -> float:
         return float((np.asarray(outputs).argmax(1) == data.test_y).mean())
 
-    stream = gbp.Learner(paper_classifier(), (28, 28, 1), iterations=ITERATIONS, seed=seed)
+    stream = gbp.Learner(paper_classifier(), (28, 28, 1), iterations=ITERATIONS, strained="learn", seed=seed)
     for i in range(0, IMAGES, 50):
         stream.update(x[i : i + 50], y[i : i + 50])
-    joint = gbp.Learner(paper_classifier(), (28, 28, 1), iterations=JOINT_ITERATIONS, damping=JOINT, seed=seed)
+    joint = gbp.Learner(
+        paper_classifier(), (28, 28, 1), iterations=JOINT_ITERATIONS, damping=JOINT, strained="learn", seed=seed
+    )
     joint.update(x, y)
 
     def features(images: np.ndarray) -> np.ndarray:

@@ -101,7 +101,7 @@ def measure(case: Case, seed: int) -> dict[str, float]:
     batches = [(x[b], y[b]) for b in stream.batches]
 
     def learnt(part):
-        return gbp.Learner(case.net, x.shape[1:], record=True, seed=seed).fit(part)
+        return gbp.Learner(case.net, x.shape[1:], record=True, strained="learn", seed=seed).fit(part)
 
     seen = learnt(batches)
     turned = learnt([(a[::-1], b[::-1]) for a, b in batches])

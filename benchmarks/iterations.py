@@ -29,7 +29,7 @@ ADAPTIVE = (0.2, 0.1, 0.05, 0.03)
 
 def run(data, seed: int, **how) -> tuple[float, float]:
     """Accuracy, and iterations a batch."""
-    learner = gbp.Learner(paper_classifier(), (28, 28, 1), seed=seed, **how)
+    learner = gbp.Learner(paper_classifier(), (28, 28, 1), strained="learn", seed=seed, **how)
     order, count = np.random.default_rng(seed).permutation(len(data.train_y))[:EXAMPLES], 0
     for i in range(0, EXAMPLES, BATCH):
         rows = order[i : i + BATCH]

@@ -59,7 +59,9 @@ def run(settings: Settings, seed: int, data_dir: Path) -> dict:
     mode = "per-edge" if settings.messages == "per-edge" else "pooled"
     damping = gbp.Damping(settings.parameter_damping, settings.activation_damping)
     net = paper_classifier()
-    learner = gbp.Learner(net, (28, 28, 1), iterations=settings.iterations, damping=damping, messages=mode, seed=seed)
+    learner = gbp.Learner(
+        net, (28, 28, 1), iterations=settings.iterations, damping=damping, messages=mode, strained="learn", seed=seed
+    )
     order = np.arange(3200)
     if settings.order == "shuffled":
         order = np.random.default_rng(seed).permutation(order)

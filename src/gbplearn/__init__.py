@@ -36,6 +36,7 @@ from .layers.categorical import CategoricalObservation
 from .layers.conv2d import Conv2D
 from .layers.conv_transpose2d import ConvTranspose2D
 from .layers.dense import Dense
+from .layers.dropout import Dropout
 from .layers.features import Features
 from .layers.gaussian_observation import GaussianObservation
 from .layers.global_avg_pool2d import GlobalAvgPool2D
@@ -85,6 +86,7 @@ __all__ = [
     "Dense",
     "Drawing",
     "DriftAlarm",
+    "Dropout",
     "Entries",
     "Factor",
     "FactorData",

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import gbplearn as gbp
+from gbplearn.layers.activation import find_activation
 from gbplearn.layers.stencil import StencilKind
+from gbplearn.layers.transposed_dense import TransposedDenseKind
 from layers_by_hand import ACTIVATIONS, framed, geometry, plain_factors, shapes_of
 
 # By variable, all different: a kernel that takes that of another one is found out.
@@ -190,6 +192,37 @@ def dense(batch=4, inputs=3, outputs=2, activation="linear", **options) -> Kind:
     return Kind(shapes, as_layer, plain)
 
 
+def transposed(batch=4, inputs=3, units=2, activation="linear") -> Kind:
+    """The weights of a dense layer turned round; `x` has its units."""
+    shapes = {"x": (batch, units), "weight": (inputs, units), "y": (batch, inputs)}
+    kind, g = TransposedDenseKind(find_activation(activation)), ACTIVATIONS[activation]
+
+    def as_layer(v):
+        return [gbp.Factor(kind, (v["x"], v["weight"], v["y"]), y=0.0, sigma=0.4, name="dense")]
+
+    def plain(v):
+        b, o = (i.ravel() for i in np.indices((batch, inputs)))
+        row = np.arange(units)[None]
+        return [(lambda x, w, y: y - g(x @ w), (v["x"][b[:, None], row], v["weight"][o[:, None], row], v["y"][b, o]))]
+
+    return Kind(shapes, as_layer, plain)
+
+
+def masked(batch=4, numbers=3) -> Kind:
+    """Dropout: the mask is a variable that is known."""
+    shapes = dict.fromkeys(("x", "z", "y"), (batch, numbers))
+    layer = gbp.Dropout(0.5, sigma=0.4)
+
+    def as_layer(v):
+        return layer.join("drop", [v["x"], v["z"]], v["y"])
+
+    def plain(v):
+        b, o = (i.ravel() for i in np.indices((batch, numbers)))
+        return [(lambda x, m, y: y - m * x, tuple(v[n][b, o] for n in ("x", "z", "y")))]
+
+    return Kind(shapes, as_layer, plain)
+
+
 def image(layer, shape) -> Kind:
     """A layer of images, by the definitions of `layers_by_hand`; `shape` is that of the inputs."""
     wide = {gbp.Conv2D: "x", gbp.ConvTranspose2D: "y"}.get(type(layer))
@@ -348,6 +381,10 @@ CASES = {
     "dense, inputs in part": Case(dense(4, 3, 2, **LEAKY), **DENSE, observed=0.4, slow=True),
     "dense, starts of parameters": Case(dense(**LEAKY), pools=ALL, started="weight", slow=True),
     "dense, one output": Case(dense(5, 3, 1), pools="weight bias", slow=True),
+    "dense, transposed": Case(transposed(), pools="x weight", started="x y", weight="rows"),
+    "dense, transposed, tanh": Case(transposed(5, 4, 3, "tanh"), pools="x weight", numbers="each", uniform="weight y"),
+    "dropout": Case(masked(), known="z", weight="rows", numbers="each"),
+    "dropout, masks that are not known": Case(masked(), started="x z", weight="rows"),
     "dense, generative": Case(dense(4, 2, 3, direction="generative", **LEAKY), **DENSE, numbers="each", slow=True),
     # Convolutions: kernels need an image that is known.
     "conv, valid": Case(image(conv(2, kernel=(3, 2), activation="tanh"), IMAGE), pools=ALL, started=f"{ALL} y"),

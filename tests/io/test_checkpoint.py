@@ -26,11 +26,13 @@ from checkpoint_files import (
 )
 from gbplearn.io import checkpoint, values
 from gbplearn.layers.layer import Layer
+from gbplearn.layers.transposed_dense import TransposedDense
 
 
 def test_every_layer_comes_back(tmp_path):
-    # Saved in tests/layers/test_categorical.py, and in tests/network/test_nodes.py.
+    # Saved in test_categorical.py, test_nodes.py, test_transposed.py and test_dropout.py.
     others = {gbp.CategoricalObservation, gbp.Add, gbp.Concatenate, gbp.Part, gbp.GlobalAvgPool2D}
+    others |= {gbp.Dropout, TransposedDense}
     assert {type(layer) for layer in EVERY_LAYER.layers} | others == set(values.LAYERS.values())
     learner = gbp.Learner(EVERY_LAYER, (6, 8, 1), input_prior=gbp.Gaussian.from_moments(np.zeros((8, 1)), std=0.5))
     again = there_and_back(learner, tmp_path)
@@ -66,7 +68,7 @@ def test_every_builtin_layer_is_known():
         return {cls, *(c for sub in cls.__subclasses__() for c in below(sub))}
 
     public = {c for c in below(Layer) if getattr(gbp, c.__name__, None) is c and not inspect.isabstract(c)}
-    assert public == set(values.LAYERS.values())
+    assert public | {TransposedDense} == set(values.LAYERS.values())  # which users write as gbp.Tied
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Learner: what goes wrong leaves it as it was."""
 
+import contextlib
+import copy
 import dataclasses
 
 import jax.numpy as jnp
@@ -7,7 +9,9 @@ import numpy as np
 import pytest
 
 import gbplearn as gbp
+from checkpoint_files import parts, put_together
 from gbplearn.apps.data.images import load_images
+from gbplearn.io import checkpoint
 from helpers import actions
 from learners import assert_same, classifier, copies, line, measured, points
 
@@ -174,10 +178,12 @@ def test_a_batch_that_runs_out_while_diverging_is_refused(iterations):
     assert (student.posterior["dense/weight"].lam == student.prior["dense/weight"].lam).all()
 
 
-def strained_classifier(sigma, iterations):
+def strained_classifier(sigma, iterations, **more):
     how = {"activation": "tanh", "sigma": sigma, "weight_prior": 0.8, "bias_prior": 0.5, "prior": 4.0}
     layers = gbp.Dense(8, **how), gbp.Dense(8, **how), gbp.Dense(2, **{**how, "activation": "linear"})
-    return gbp.Learner(gbp.Sequential(*layers, gbp.SoftmaxObservation(0.05), input_shape=(2,)), iterations=iterations)
+    return gbp.Learner(
+        gbp.Sequential(*layers, gbp.SoftmaxObservation(0.05), input_shape=(2,)), iterations=iterations, **more
+    )
 
 
 def test_layers_that_do_not_hold_are_flagged():
@@ -197,29 +203,145 @@ def test_layers_that_do_not_hold_are_flagged():
     assert max(sound.energy_per_factor.values()) < 1
 
 
-@pytest.mark.slow
-def test_a_deep_network_says_when_it_unlearns():
-    """Three convolutions of scalars strain, and may fall by more than ten points in one batch; a fall is never silent.
+def begun(**more):
+    """A learner of deep layers that has learnt one batch whose layers hold, and a batch whose layers do not."""
+    learner, (x, y) = strained_classifier(0.1, 50, **more), points(40)
+    assert learner.update(x, y).strained == ()
+    learner.options["iterations"] = 2  # stopped far from rest
+    return learner, (1 - 3 * x, 1 - y)
 
-    (Whether they fall hangs on rounding: with kernels for AVX2 they do, with those for AVX-512 they do not.)
+
+def test_layers_that_do_not_hold_refuse_the_batch():
+    """Once some batch has held; then nothing changes but the count of failures and the caution."""
+    learner, (x, y) = begun(record=True)
+    before, state, asked = copies(learner.posterior), learner.state, copy.copy(learner)
+    report = learner.update(x, y, want="output")
+    assert (report.accepted, report.status, report.batch, report.belief) == (False, gbp.Status.STRAINED, None, None)
+    assert "dense_2" in report.strained
+    assert report.energy_per_factor["dense_2"] > 25
+    assert report.message.startswith("not learnt: layers do not hold")
+    assert "as it was before" in report.message
+    after = copies(learner.posterior)
+    assert all(np.array_equal(a, b) for n in before for a, b in zip(before[n], after[n]))
+    now = learner.state
+    assert (now.batches, now.examples, now.history.count) == (state.batches, state.examples, state.history.count)
+    assert (now.failures, now.caution) == (state.failures + 1, state.caution + 8)
+    # The same batch, for those who want it.
+    asked.strained = "learn"
+    taken = asked.update(x, y)
+    assert (taken.accepted, taken.status, taken.strained) == (True, gbp.Status.STRAINED, report.strained)
+    assert taken.message.startswith("learnt: layers do not hold")
+    assert asked.caution == max(0, state.caution - 1)
+    learner.strained = "warn"
+    with pytest.warns(UserWarning, match="layers do not hold in this batch: 'dense_2'"):
+        assert learner.update(x, y).accepted
+    for wrong in (lambda: gbp.Learner(learner.net, strained="no"), lambda: setattr(learner, "strained", "yes")):
+        with pytest.raises(ValueError, match="strained must be one of 'refuse', 'warn', 'learn', got"):
+            wrong()
+
+
+def test_a_batch_that_does_not_hold_is_learnt_while_none_has_held():
+    """There is nothing that it could spoil; forgotten batches do not count, merged ones do."""
+    learner, (x, y) = begun(record=True)
+    first = strained_classifier(0.01, 3)
+    assert [first.update(*points(40)).accepted for _ in range(2)] == [True, True]
+    merged = gbp.merge([learner, learner])
+    merged.options["iterations"] = 2
+    assert not merged.update(x, y).accepted
+    learner.forget(0)
+    assert learner.update(x, y).accepted
+
+
+def test_a_refused_batch_warns_once_in_a_stream():
+    learner, batch = begun()
+    with pytest.warns(UserWarning, match=r"not learnt: layers do not hold.*see Learner\(strained=\)") as caught:
+        learner.fit([batch, batch])
+    assert len(caught) == 1
+    assert learner.failures == 2
+
+
+def test_what_was_learnt_is_learnt_again_although_its_layers_do_not_hold():
+    learner, batch = begun(record=True, strained="learn")
+    assert learner.update(*batch).strained
+    learner.strained = "refuse"
+    learner.options["iterations"] = 50
+    assert learner.update(*points(40)).accepted
+    learner.options["iterations"] = 2
+    learner.forget(0, again=[batch, points(40)])
+    assert (learner.batches, learner.strained) == (2, "refuse")
+
+
+@pytest.mark.parametrize("activations", ["scalar", "vector"])
+def test_a_world_that_has_changed_is_learnt_although_layers_do_not_hold(activations):
+    """Messages come to rest, and nothing fits: what was known contradicts the batch."""
+    x = np.random.default_rng(0).standard_normal((40, 2))
+    net = gbp.Sequential(
+        gbp.Dense(1, sigma=0.01, weight_prior=1.0), gbp.GaussianObservation(sigma=0.01), input_shape=(2,)
+    )
+    learner = gbp.Learner(net, activations=activations, iterations=2000, unusual="learn")
+    assert learner.update(x, x @ [1.0, -0.5]).strained == ()
+    report = learner.update(x, x @ [1.0, 5.0])
+    assert (report.accepted, report.status) == (True, gbp.Status.STRAINED)
+    assert report.strained == ("dense" if activations == "scalar" else "gaussian",)
+
+
+def test_targets_that_count_half_are_no_layers_that_do_not_hold():
+    """Joint updates shorten steps of networks that are not linear so far: a remedy, which `report.strained` is not."""
+    x = np.random.default_rng(0).standard_normal((10, 2))
+    net = gbp.Sequential(
+        gbp.Dense(6, activation="tanh", weight_prior=2.0, bias_prior=1.0),
+        gbp.Dense(1, weight_prior=2.0, bias_prior=1.0, prior=100.0),
+        gbp.GaussianObservation(sigma=0.3),
+        input_shape=(2,),
+    )
+    reports = [gbp.Learner(net, activations="vector", seed=seed).update(x, x[:, 0]) for seed in range(20)]
+    half = [r for r in reports if r.status is gbp.Status.STRAINED and not r.strained]
+    assert half
+    assert all(r.accepted for r in half)
+
+
+@pytest.mark.parametrize("choice", ["refuse", "warn", "learn"])
+def test_checkpoints_keep_what_is_done_with_layers_that_do_not_hold(choice, tmp_path):
+    learner, batch = begun(strained=choice)
+    learner.save(tmp_path / "learner")
+    again = gbp.Learner.load(tmp_path / "learner")
+    assert again.strained == choice
+    with contextlib.nullcontext() if choice != "warn" else pytest.warns(UserWarning, match="do not hold"):
+        assert again.update(*batch).accepted == (choice != "refuse")
+    facts, header, body = parts(checkpoint.encode(learner, {}))
+    del facts["settings"]["strained"]
+    (tmp_path / "old").write_bytes(put_together(facts, header, body))
+    assert gbp.Learner.load(tmp_path / "old").strained == "refuse"
+
+
+@pytest.mark.slow
+def test_a_deep_network_does_not_unlearn_in_silence():
+    """Five dense layers of scalars fall by more than ten points in one batch; a fall is never silent, and is refused.
+
+    (With one convolution nothing strains.)
     """
     digits = load_images("digits")
-    how = {"kernel": 3, "activation": "leaky_relu", "sigma": 0.01, "weight_prior": 0.3, "bias_prior": 0.1, "prior": 3.0}
-    for convolutions, filters in ((3, 16), (1, 8)):
+    how = {"activation": "leaky_relu", "sigma": 0.01, "bias_prior": 0.15, "prior": 3.0}
+    deep = [gbp.Dense(64, weight_prior=0.15, **how) for _ in range(5)]
+    flat = [gbp.Conv2D(8, kernel=3, weight_prior=0.3, **how)]
+    ends = {}
+    for layers, strained in ((deep, "learn"), (deep, "refuse"), (flat, "refuse")):
         net = gbp.Sequential(
-            *(gbp.Conv2D(filters, **how) for _ in range(convolutions)),
+            *layers,
             gbp.Dense(10, sigma=0.01, weight_prior=0.15, bias_prior=0.15, prior=2.0, weight_init=0.0),
             gbp.SoftmaxObservation(sigma=0.01),
             input_shape=(8, 8, 1),
         )
-        learner, right, fell, strained = gbp.Learner(net), 0.0, [], 0
+        learner, right, fell, count = gbp.Learner(net, activations="scalar", strained=strained), 0.0, [], 0
         for i in range(0, 1400, 50):
             report = learner.update(digits.train_x[i : i + 50], digits.train_y[i : i + 50])
             now = (np.asarray(learner.forward(digits.test_x)).argmax(1) == digits.test_y).mean()
-            strained += report.status is gbp.Status.STRAINED
+            count += bool(report.strained)
             if now < right - 0.1:
                 fell.append(report)
             right = now
         assert all((r.accepted, r.status) == (True, gbp.Status.STRAINED) for r in fell)
-        assert bool(strained) == (convolutions == 3)
-        assert not fell or convolutions == 3
+        assert bool(fell) == (strained == "learn")
+        assert bool(count) == (layers is deep)
+        ends[len(layers), strained] = right
+    assert ends[5, "refuse"] > ends[5, "learn"] + 0.1

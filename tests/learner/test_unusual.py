@@ -177,7 +177,7 @@ def test_first_batches_are_accepted_whatever_they_are():
 
 def test_learnt_all_the_same_if_the_user_wants_it():
     x, y = measured(40)
-    learner = line(unusual="warn", iterations=2, tolerance=0.0)
+    learner = line(unusual="warn", strained="learn", iterations=2, tolerance=0.0)
     learner.update(x, y)
     with pytest.warns(UserWarning, match="this batch is unusual: the root mean square of the inputs"):
         report = learner.update(50 * x, y)
@@ -252,7 +252,7 @@ def test_a_forgotten_batch_was_never_usual():
 
 def test_what_was_usual_of_models_that_are_merged():
     x, y = measured(40)
-    apart = [line(iterations=2, tolerance=0.0) for _ in range(2)]
+    apart = [line(strained="learn", iterations=2, tolerance=0.0) for _ in range(2)]
     apart[0].update(x, y)
     apart[1].update(8 * x, y)
     merged = gbp.merge(apart)

@@ -89,6 +89,46 @@ def test_inputs_that_are_not_known_exactly_come_through_every_path():
     np.testing.assert_allclose(noisy - exact, 0.3**2 * j @ j.transpose(0, 2, 1), rtol=1e-3, atol=1e-6)
 
 
+def test_the_residual_block_of_the_guide_is_the_plain_function():
+    """docs/guides/networks.md: a stem, two convolutions, their sum with the stem, pooling, logits."""
+    how = {"kernel": 3, "padding": "same", "weight_prior": None, "bias_prior": 0.2, "posterior": "block"}
+    net = gbp.Network(
+        {
+            "stem": gbp.Conv2D(3, activation="leaky_relu", **how),
+            "first": gbp.Conv2D(3, activation="leaky_relu", **how),
+            "second": gbp.Conv2D(3, **how),
+            "sum": (gbp.Add(), "stem", "second"),
+            "pool": gbp.MaxPool2D(2),
+            "logits": gbp.Dense(4, weight_prior=0.5, posterior="block"),
+            "class": gbp.CategoricalObservation(),
+        },
+        input_shape=SHAPE,
+    )
+
+    def plainly(means, x):
+        def filtered(x, w):
+            kernel = w[:, :-1].T.reshape(3, 3, x.shape[-1], len(w))
+            out = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            return out + w[:, -1]
+
+        def leaky(a):
+            return jnp.where(a > 0, a, 0.2 * a)
+
+        stem = leaky(filtered(x, means["stem"]))
+        total = stem + filtered(leaky(filtered(stem, means["first"])), means["second"])
+        pooled = total.reshape(len(x), 2, 2, 2, 2, 3).max((2, 4)).reshape(len(x), -1)
+        return pooled @ means["logits"][:, :-1].T + means["logits"][:, -1]
+
+    (x, _), (links, _, means) = images(4, seed=3), prepared(net)
+    found = chain.linearise(links, means, jnp.asarray(x))
+    np.testing.assert_allclose(found.outputs, plainly(means, x), atol=1e-5)
+    expected = jax.jacrev(lambda m: plainly(m, x))(means)
+    assert set(found.sensitivities) == {"stem", "first", "second", "logits"}
+    for name, of in found.sensitivities.items():
+        each = of.each if hasattr(of, "each") else np.einsum("bcu,bp->bcup", of.slopes, of.rows)
+        np.testing.assert_allclose(each, expected[name], atol=2e-5)
+
+
 def linear_network(**more):
     """Two parts of the input through one layer and another, added: a linear regression of 2 x 3 + 1 weights."""
     more = {"weight_prior": 1.0, "bias_prior": 1.0, "weight_init": 0.0, "sigma": 1e-3, "prior": 1e3, **more}

@@ -141,7 +141,8 @@ def prepare(
         make_folder(target_of(checkpoint).parent)
     if learner is None:
         shape = images.train_x.shape[1:]
-        learner = Learner(network(shape, published), shape, iterations=iterations, seed=seed)
+        strained = "learn" if published else "refuse"  # the paper knows no refusals
+        learner = Learner(network(shape, published), shape, iterations=iterations, strained=strained, seed=seed)
     order = np.random.default_rng(seed).permutation(count)[:examples]
     curve = Curve(images, batch, -(-len(order) // batch), learner.note)
     return Training(learner, data, images, order, batch, images_used, curve, checkpoint, published)

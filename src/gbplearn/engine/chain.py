@@ -27,6 +27,7 @@ Layers are linearised once a batch, at the means before it, where one pass over 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -80,18 +81,31 @@ class Link(eqx.Module):
     inputs: tuple[str, ...] = eqx.field(static=True, default=(INPUT,))
     joined: Callable[..., Array] | None = eqx.field(static=True, default=None)  # in the place of a kind
     predicted: bool = eqx.field(static=True, default=False)  # whether heads observe its outputs
+    mask: Array | None = None  # of a batch: what the outputs of `joined` are multiplied by
+    transposed: bool = eqx.field(static=True, default=False)  # its weights are those of vectors, without their biases
 
     def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
         """Of its factors."""
-        return [x, y] if self.parameters is None else [x, means[self.parameters], y]
+        if self.parameters is None:
+            return [x, y]
+        of = means[self.parameters]
+        return [x, of[:, :-1].T if self.transposed else of, y]
 
     def outputs(self, taken: Sequence[Array], means: Mapping[str, Array]) -> Array:
         """`f`."""
         if self.joined is not None:
-            return self.joined(*taken)
+            return self.masked(self.joined(*taken))
         assert self.kind is not None
         nothing = jnp.zeros((taken[0].shape[0], *self.shape), taken[0].dtype)
         return -self.kind.value(*self.arguments(taken[0], means, nothing)).reshape(nothing.shape)
+
+    def masked(self, values: Array) -> Array:
+        """Times the mask, if there is one."""
+        return values if self.mask is None else values * self.mask
+
+    def with_mask(self, mask: np.ndarray | None) -> Link:
+        """The same link with the mask of a batch, which is data: no program is compiled for it."""
+        return self if mask is None else dataclasses.replace(self, mask=jnp.asarray(mask))
 
 
 def side_by_side(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
@@ -149,7 +163,10 @@ def linearise(
             if link.parameters is None or known:
                 squares = _squares(g)
             else:
-                of, squares = _sensitivity(operators[1], g, batch)
+                if link.transposed:
+                    of, squares = _transposed_sensitivity(operators[1], g), _squares(g)
+                else:
+                    of, squares = _sensitivity(operators[1], g, batch)
                 found[link.parameters] = added(found[link.parameters], of) if link.parameters in found else of
             back = [_back(operators[0], g)] if wanted else []
         noise += link.variance * np.asarray(squares)
@@ -188,7 +205,7 @@ def _back_joined(link: Link, taken: list[Array], down: Array) -> list[Array]:
     """Of a linear function of several inputs, its transpose."""
     assert link.joined is not None
     transposed = jax.linear_transpose(link.joined, *taken)
-    return list(jax.vmap(transposed)(down))
+    return list(jax.vmap(transposed)(link.masked(down)))
 
 
 @jax.jit
@@ -237,6 +254,18 @@ def _mostly_zero(down: np.ndarray) -> bool:
     """Whether a pooling above has left most of it at 0, by the first example: products pay where it has not."""
     first = down[0, 0]
     return bool(np.count_nonzero(first) < _FEW * first.size)
+
+
+@jax.jit
+def _transposed_sensitivity(operator: Any, down: Array) -> FullSensitivity:
+    """With respect to weights that are turned round: unit `u` has a share in each output `j` of the layer, by its `j`-th number: `G_bcj slope_bj x_bu`.
+
+    Its last number, the bias, has none.
+    """
+    inputs = operator.coefficient.reshape(operator.coefficient.shape[0], -1)
+    slopes = -down * operator.slope  # (c, b, j)
+    each = jnp.swapaxes(slopes, 0, 1)[:, :, None, :] * inputs[:, None, :, None]
+    return FullSensitivity(jnp.pad(each, ((0, 0), (0, 0), (0, 0), (0, 1))))
 
 
 class Predicted(NamedTuple):

@@ -36,7 +36,7 @@ class Status(enum.Enum):
     ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
     ROUNDING = "float32 is not enough: rounding alone moves beliefs by more than the tolerance; use float64"
     DIVERGED = "diverged; the beliefs are those of the last good state"
-    STRAINED = "learnt, but layers do not hold: their residuals are far beyond their noise"
+    STRAINED = "layers do not hold: their residuals are far beyond their noise"
     UNUSUAL = "not learnt: the batch is far outside all that was learnt from"
 
     def __str__(self) -> str:

@@ -132,6 +132,7 @@ class GBPEstimator(BaseEstimator):
             forgetting=self.forgetting,
             process_noise=self.process_noise,
             unusual="learn",  # no row of a table is left out unless inference fails
+            strained="learn",
             seed=int(seed),
         )
         self.mean_, self.scale_ = np.zeros(x.shape[1]), np.ones(x.shape[1])

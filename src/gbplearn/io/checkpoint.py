@@ -61,7 +61,7 @@ _UPRIGHT = 1e-3  # axes that are further from being orthogonal are none
 _DTYPES = {"float32": "F32", "float64": "F64"}
 _OPTIONS = ("iterations", "tolerance", "damping", "dropout", "schedule", "messages", "guard")
 _FILTERING = ("alpha", "process_noise", "forgetting")
-SETTINGS = (*_OPTIONS, *_FILTERING, "activations", "input_sigma", "parameters", "unusual", "dtype", "seed")
+SETTINGS = (*_OPTIONS, *_FILTERING, "activations", "input_sigma", "parameters", "unusual", "strained", "dtype", "seed")
 _LONGEST = 40  # characters of a note that are shown: a learning curve may be in it
 _INPUT_PRIOR = "input_prior"
 _MOST_LAYERS = 1000  # to name them takes time that grows with their square
@@ -231,6 +231,7 @@ def encode(learner: Learner, note: Mapping[str, Any]) -> bytes:
         "input_sigma": learner.input_sigma,
         "parameters": learner.parameters,
         "unusual": learner.unusual,
+        "strained": learner.strained,
         "dtype": learner.dtype.name,
         "seed": learner.seed,
     }
@@ -388,7 +389,7 @@ def _nodes(data: Any, layers: list[Any]) -> dict[str, Any]:
         strings = [name, *as_list(takes, "what a node takes"), *([] if tied is None else [tied])]
         if not all(isinstance(s, str) for s in strings) or not takes or name in out:
             raise ValueError("nodes must have names, each once, and take others by name")
-        out[name] = (layer if tied is None else Tied(tied), *takes)
+        out[name] = (layer if tied is None else Tied.of(tied, layer), *takes)
     return out
 
 
@@ -396,6 +397,7 @@ def _settings(data: Any) -> dict[str, Any]:
     """The settings of a learner; what its constructor does not check is checked here."""
     data = {
         "unusual": CHOICES[0],
+        "strained": CHOICES[0],
         "activations": ACTIVATIONS[0],
         **as_dict(data, "settings"),
     }  # which older files do not have

@@ -25,6 +25,7 @@ from ..layers.categorical import CategoricalObservation
 from ..layers.conv2d import Conv2D
 from ..layers.conv_transpose2d import ConvTranspose2D
 from ..layers.dense import Dense
+from ..layers.dropout import Dropout
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.global_avg_pool2d import GlobalAvgPool2D
 from ..layers.join import Add, Concatenate, Part
@@ -33,6 +34,7 @@ from ..layers.max_pool2d import MaxPool2D
 from ..layers.pairwise_smoothing import PairwiseSmoothing
 from ..layers.prior import Prior
 from ..layers.softmax import SoftmaxObservation
+from ..layers.transposed_dense import TransposedDense
 from ..layers.upsample2d import Upsample2D
 from ..layers.whitened_patches import WhitenedPatches
 from ..learner.unusual import BatchStatistics, Spread
@@ -50,6 +52,7 @@ LAYERS = _by_name(
     Conv2D,
     ConvTranspose2D,
     Dense,
+    Dropout,
     GaussianObservation,
     GlobalAvgPool2D,
     MaxPool2D,
@@ -57,6 +60,7 @@ LAYERS = _by_name(
     Part,
     Prior,
     SoftmaxObservation,
+    TransposedDense,
     Upsample2D,
 )
 FEATURES = _by_name(WhitenedPatches)

@@ -32,7 +32,7 @@ from .layer import Parameter, Transform, check_positive
 Slices = tuple[tuple[int, int, int], ...]  # begin, count and step along each axis
 
 
-def _one_each(shape: Shape) -> AxesEdges:
+def one_each(shape: Shape) -> AxesEdges:
     """One edge for each factor, to the unit in its place."""
     return AxesEdges(shape, tuple(range(len(shape))), (*shape, 1))
 
@@ -44,7 +44,7 @@ class SumKind(FactorKind):
         """One factor for each number of `y`."""
         if len(set(shapes)) != 1:
             raise ValueError(f"a sum cannot join arrays of shapes {shapes}")
-        return Layout(shapes[-1], (), tuple(_one_each(s) for s in shapes))
+        return Layout(shapes[-1], (), tuple(one_each(s) for s in shapes))
 
     def value(self, *args: Array) -> Array:
         """`y - sum`."""
@@ -53,7 +53,7 @@ class SumKind(FactorKind):
     def jacobian(self, *args: Array) -> tuple[Operator, ...]:
         """-1 of the summands, 1."""
         y = args[-1]
-        minus = Entries(_one_each(y.shape), -jnp.ones((1, 1), y.dtype))
+        minus = Entries(one_each(y.shape), -jnp.ones((1, 1), y.dtype))
         return *([minus] * (len(args) - 1)), Identity(y.shape, y.dtype)
 
 
@@ -71,7 +71,7 @@ class PartKind(FactorKind):
         whole, part = shapes
         if part != tuple(n for _, n, _ in self.slices) or len(whole) != len(part):
             raise ValueError(f"a part {self.slices} of {whole} cannot be {part}")
-        return Layout(part, (), (self._edges(whole), _one_each(part)))
+        return Layout(part, (), (self._edges(whole), one_each(part)))
 
     def value(self, *args: Array) -> Array:
         """`part - whole[slices]`."""

@@ -45,7 +45,7 @@ from .history import MOST, BatchRecord, Before, History
 from .locks import locked
 from .posterior import Posterior
 from .prediction import Predictor, explains_input, variable_name
-from .report import Report, refused_report, report_of
+from .report import Report, refused_report, report_of, strained_layers
 from .stream import batch_arguments
 from .unusual import CHOICES, statistics_of
 
@@ -53,8 +53,13 @@ from .unusual import CHOICES, statistics_of
 ACTIVATIONS = ("scalar", "vector")
 # Parameters that would move by less have settled: means in standard deviations, log precisions; root mean square.
 SETTLED = 0.03
-# After a batch where the guard damped more: a quarter of the step, which eight good batches give back; at most 1/64.
+# After a batch where the guard damped more, or that was refused because its layers did not hold: a quarter of the
+# step, which eight good batches give back; at most 1/64.
 _MORE_CAUTION, MOST_CAUTION = 8, 24
+# Where layers do not hold although messages have come to rest, the world has changed, or the noise is larger: learnt.
+_STOPPED = (Status.ITERATION_LIMIT, Status.ROUNDING)
+# Batches that a setting refuses, by their status.
+_REFUSED = {Status.UNUSUAL: "unusual", Status.STRAINED: "strained"}
 # If noise is learnt: between these, messages with the noise held.
 _NOISE_ROUNDS = 4
 
@@ -110,7 +115,8 @@ class Learner:
     - `features`: a fixed function of the inputs in front of the network, such as `gbp.WhitenedPatches(200)`: the
         network takes what it makes of an example. It is fitted to the inputs of the first batch that is learnt from.
         Inputs are then observed, all of them and without noise.
-    - `iterations`, `dropout`, `schedule`, `messages`, `guard`: of learning, as `gbp.infer`.
+    - `iterations`, `dropout` (of messages; `gbp.Dropout` drops units), `schedule`, `messages`, `guard`: of learning, as
+        `gbp.infer`.
     - `tolerance`: of all beliefs, as `gbp.infer`; by default until the parameters have settled to 0.03 standard
         deviations.
     - `damping`: as `gbp.infer`; parameters and activations want different damping. By default that of parameters
@@ -133,11 +139,16 @@ class Learner:
         images without contrast, all of them equal, one number a hundred times larger than any before): "refuse" it, or
         learn from it, with a warning ("warn") or without ("learn"). `report.unusual` has the reasons. After a stream
         has changed so much, set `learner.unusual = "learn"`: what was learnt from is usual from then on.
+    - `strained`: what to do with a batch whose messages ended far from rest, so that layers do not hold
+        (`report.strained`: activations more than five times the noise away from what the layer says): "refuse" it, once
+        layers have held in some batch before, and be more cautious with the next one; or learn from it, with a warning
+        ("warn") or without ("learn"). Where messages came to rest all the same, the batch is learnt, and flagged.
     - `record`: keep the contributions of the last 1,000 batches (or of as many as given), two numbers a parameter
         each, so that `forget` can divide the posterior by them. Of vectors each keeps a belief: of the last batches
         that fit a gigabyte.
     - `dtype`: float32 (default) or float64 (in JAX's 64-bit mode).
-    - `seed`: of the random prior means, of dropout and random schedules, and of features that are drawn at random.
+    - `seed`: of the random prior means, of dropout of messages and of units (`gbp.Dropout`), of random schedules, and
+        of features that are drawn at random.
     """
 
     def __init__(
@@ -162,6 +173,7 @@ class Learner:
         parameters: str = "fixed",
         factors: Callable[[FactorGraph], Any] | None = None,
         unusual: str = "refuse",
+        strained: str = "refuse",
         record: bool | int = False,
         dtype: Any = None,
         seed: int = 0,
@@ -193,7 +205,8 @@ class Learner:
             "messages": messages,
             "guard": guard,
         }
-        self.parameters, self.factors, self.seed, self.unusual = parameters, factors, seed, unusual
+        self.parameters, self.factors, self.seed = parameters, factors, seed
+        self.unusual, self.strained = unusual, strained
         self.dtype = FactorGraph(dtype=dtype).dtype
         self.input_sigma = input_sigma
         given = {"factors": factors, "schedule": schedule, "damping": damping}
@@ -280,7 +293,7 @@ class Learner:
         self._make_locks()
         # Older pickles have none of these.
         new = {"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES, "activations": "scalar"}
-        new |= {"features": None, "_fitted": None, "_fitted_priors": False}
+        new |= {"features": None, "_fitted": None, "_fitted_priors": False, "_strained": "refuse"}
         self.__dict__.update(new | state)
         self._chain = self._make_chain()
 
@@ -296,9 +309,16 @@ class Learner:
 
     @unusual.setter
     def unusual(self, choice: str) -> None:
-        if choice not in CHOICES:
-            raise ValueError(f"unusual must be one of {', '.join(map(repr, CHOICES))}, got {choice!r}")
-        self._unusual = choice
+        self._unusual = _checked_choice("unusual", choice)
+
+    @property
+    def strained(self) -> str:
+        """What is done with a batch whose layers do not hold: "refuse", "warn" or "learn"."""
+        return self._strained
+
+    @strained.setter
+    def strained(self, choice: str) -> None:
+        self._strained = _checked_choice("strained", choice)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -358,8 +378,8 @@ class Learner:
             (`report.carried`), which can warm-start the next batch, if it resembles this one as frames of a video do.
         - `carried`: messages that warm-start this batch: `report.carried` of the batch before, of the same size.
 
-        **Returns:** a report. If inference ended badly, or if the batch is unusual and such batches are refused,
-        `report.accepted` is False, and the posterior is as it was before.
+        **Returns:** a report. If inference ended badly, or if the batch is unusual or its layers do not hold and such
+        batches are refused, `report.accepted` is False, and the posterior is as it was before.
         """
         wanted = None if want is None else variable_name(self.net, want)
         if self.features is not None and want == "input":
@@ -387,16 +407,23 @@ class Learner:
         noise = {n: dataclasses.replace(p, weight=p.weight * kept) for n, p in self.noise.items()}
         result, padded = self.infer_batch(batch, before, noise, carried)
         found = {name: result[name] for name in before if name in result}
-        accepted = result.usable and len(found) == len(before) and _all_sound(found)
-        raised = any(event.action is GuardAction.DAMPING_RAISED for event in result.guard)
-        caution = min(MOST_CAUTION, self.caution + _MORE_CAUTION) if raised else max(0, self.caution - 1)
-        belief = result[wanted][: batch.size] if wanted is not None and accepted else None
-        number = self._history.count if accepted else None
-        likely = self._log_evidence(result, padded, before) if evidence else None
+        sound = result.usable and len(found) == len(before) and _all_sound(found)
         layers = [place.name for place in self.net.places if isinstance(place.layer, Transform)]
         if self._chain is not None:
             layers += self.net.heads  # hidden layers hold by construction
-        report = report_of(result, batch.size, accepted, belief, number, likely, carry, layers, unusual)
+        strained = strained_layers(result, layers)
+        refused = bool(strained) and result.status in _STOPPED and self._refuses_strained()
+        accepted = sound and not refused
+        if strained and accepted and self.strained == "warn":
+            names = ", ".join(map(repr, strained))
+            warnings.warn(f"layers do not hold in this batch: {names}", stacklevel=3)
+        raised = any(event.action is GuardAction.DAMPING_RAISED for event in result.guard)
+        more_cautious = raised or (sound and refused)
+        caution = min(MOST_CAUTION, self.caution + _MORE_CAUTION) if more_cautious else max(0, self.caution - 1)
+        belief = result[wanted][: batch.size] if wanted is not None and accepted else None
+        number = self._history.count if accepted else None
+        likely = self._log_evidence(result, padded, before) if evidence else None
+        report = report_of(result, batch.size, sound, accepted, belief, number, likely, carry, strained, unusual)
         if not accepted:
             self.failures, self.caution = self.failures + 1, caution
             return report
@@ -414,6 +441,18 @@ class Learner:
                 self.prior, self._fitted_priors = first, True
             self._history.put(entry)
         return report
+
+    def _refuses_strained(self) -> bool:
+        """Whether a batch is refused now if its messages were stopped where its layers do not hold.
+
+        Not before some batch has held: until then there is nothing that it could spoil, and a network whose first
+        batches never hold would not learn.
+        """
+        if self.strained != "refuse":
+            return False
+        learnt = [entry for entry in self._history.entries if not entry.forgotten]
+        # Of batches of which there is no record any more, or of models that were merged, nothing else is known.
+        return len(learnt) < self.batches or any(entry.status != Status.STRAINED.name for entry in learnt)
 
     def _log_evidence(self, result: Result | ChainResult, batch: Batch, before: Mapping[str, Belief]) -> float:
         if isinstance(result, ChainResult):
@@ -445,7 +484,8 @@ class Learner:
             check_memory(self._chain.memory(size), f"a batch of {batch.size}")
             new, padded = self.expect_size(size), batch.padded(size)
             tolerance = SETTLED if self.options["tolerance"] is None else self.options["tolerance"]
-            result = self._chain.learn(padded, before, self.options["iterations"], tolerance, noise)
+            seed = self.seed + self.batches
+            result = self._chain.learn(padded, before, self.options["iterations"], tolerance, noise, seed=seed)
             if new:
                 release_memory()
             return result, padded
@@ -518,9 +558,10 @@ class Learner:
             report = self.update(**batch_arguments(batch), evidence=evidence)
             for call in calls:
                 call(report)
-            if warn and report.status is Status.UNUSUAL:
+            if warn and not report.accepted and report.status in _REFUSED:
                 warn = False
-                warnings.warn(f"a batch was {report.message}; more may follow: see Learner(unusual=)", stacklevel=2)
+                setting = _REFUSED[report.status]
+                warnings.warn(f"a batch was {report.message}; more may follow: see Learner({setting}=)", stacklevel=2)
         return self
 
     def history(self) -> list[BatchRecord]:
@@ -579,7 +620,7 @@ class Learner:
             trial.divide_away(entry.batch)
         trial.divide_away(batch)
         trial._history.go_back(batch)
-        trial.unusual = "learn"  # as they were before, whatever they are
+        trial.unusual = trial.strained = "learn"  # as they were before, whatever they are
         for entry, arguments in progress(list(zip(later, batches)), "learn again"):
             trial._history.skip_to(entry.batch)
             if not trial.update(**arguments).accepted:
@@ -884,6 +925,12 @@ class Learner:
         from ..io.checkpoint import load
 
         return load(Path(path), factors)
+
+
+def _checked_choice(setting: str, choice: str) -> str:
+    if choice not in CHOICES:
+        raise ValueError(f"{setting} must be one of {', '.join(map(repr, CHOICES))}, got {choice!r}")
+    return choice
 
 
 def _shape_before(features: Features, net: LayerGraph, given: tuple[int, ...] | None) -> tuple[int, ...]:

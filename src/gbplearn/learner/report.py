@@ -38,33 +38,49 @@ class Report:
     carried: LayerMessages | None = None  # messages of the layers of `update(carry=...)`, to warm-start the next batch
     log_evidence: float | None = None  # with `update(evidence=True)`: log p(batch | batches before)
     energy_per_factor: dict[str, float] = dataclasses.field(default_factory=dict)  # twice the energy a measurement
-    strained: tuple[str, ...] = ()  # layers that do not hold: there it is above 25
+    strained: tuple[str, ...] = ()  # layers that do not hold: there it is above 25; refused if `accepted` is False
     unusual: tuple[Unusual, ...] = ()  # reasons why the batch is far outside all that was learnt from
+
+
+def _energy_per_factor(result: Result | ChainResult) -> dict[str, float]:
+    counts = result.measurements
+    last = {n: float(e[-1]) for n, e in result.trace.energy.items() if len(e)}
+    return {name: 2 * e / counts[name] for name, e in last.items() if counts[name] > 0}
+
+
+def strained_layers(result: Result | ChainResult, layers: Sequence[str]) -> tuple[str, ...]:
+    """Those of the layers that should hold, and do not."""
+    each = _energy_per_factor(result)
+    return tuple(name for name in layers if name in each and not each[name] <= STRAINED)
 
 
 def report_of(
     result: Result | ChainResult,
     examples: int,
+    sound: bool,
     accepted: bool,
     belief: Gaussian | None,
     batch: int | None,
     log_evidence: float | None,
     carry: Sequence[str],
-    layers: Sequence[str],
+    strained: tuple[str, ...],
     unusual: tuple[Unusual, ...],
 ) -> Report:
-    """The report of a batch of so many examples, from the result of inference; `layers` are those that should hold."""
-    trace, message, status = result.trace, result.message, result.status if accepted else Status.DIVERGED
+    """The report of a batch of so many examples, from the result of inference.
+
+    **Arguments:** `sound`: whether inference ended well; `strained`: layers that do not hold.
+    """
+    trace, message, status = result.trace, result.message, result.status if sound else Status.DIVERGED
     last = {n: float(e[-1]) for n, e in trace.energy.items() if len(e)}
     total = float(trace.total_energy[-1]) if len(trace.residual) else 0.0
-    counts = result.measurements
-    each = {name: 2 * e / counts[name] for name, e in last.items() if counts[name] > 0}
-    strained = tuple(name for name in layers if name in each and not each[name] <= STRAINED)
+    each = _energy_per_factor(result)
+    if sound and strained:
+        held = ", ".join(f"'{name}' ({each[name]:.3g})" for name in strained)
+        learnt = "learnt" if accepted else "not learnt"
+        status = Status.STRAINED
+        message = f"{learnt}: {Status.STRAINED}: twice the energy a measurement of {held}; {message}"
     if not accepted:
         message = f"{message}; the posterior is as it was before this batch"
-    elif strained:
-        held = ", ".join(f"'{name}' ({each[name]:.3g})" for name in strained)
-        status, message = Status.STRAINED, f"{Status.STRAINED}: twice the energy a measurement of {held}; {message}"
     return Report(
         status,
         message,

@@ -130,6 +130,7 @@ class BatchProgram:
                 if name in held:
                     held[name] = belief.astype(dtype)
         start |= {n: a.astype(dtype) for n, a in plan.starts.items() if n in prior}
+        fixed |= {name: np.asarray(mask, dtype) for name, mask in plan.masks.items()}
         x, belief = np.asarray(batch.x, dtype), input_belief(plan, batch)
         if INPUT in held:
             assert belief.held is not None

@@ -60,14 +60,15 @@ def choose_layers(net: LayerGraph, shape: Shape) -> LayerGraph:
 def _last_layers(net: LayerGraph) -> set[str]:
     """Of each head the last layer with parameters, unless those of other heads stand above it.
 
-    (A tied layer is chosen for where it stands first.)
+    (A tied layer is chosen for where it stands first; one that is transposed has weights that are chosen there.)
     """
-    learnt, out = [place for place in net.places if hasattr(place.layer, "posterior")], set()
+    learnt = [place for place in net.places if hasattr(place.layer, "posterior") or place.turned is not None]
+    out: set[str] = set()
     heads = heads_above(net.places)
     for name in net.heads or (None,):
         own = [place for place in learnt if name is None or name in heads[place.variable]]
         if own and not any(place.variable in above(net.places, own[-1]) for place in learnt if place is not own[-1]):
-            out.add(own[-1].owner)
+            out.add(own[-1].owner if own[-1].turned is None else own[-1].name)
     return out
 
 

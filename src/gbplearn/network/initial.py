@@ -15,6 +15,7 @@ from ..core.vector import Belief, VectorGaussian
 from ..engine.result import Result
 from ..factors.operators import Shape
 from ..graph.evidence import as_numbers
+from ..layers.dropout import Dropout
 from ..layers.layer import Parameter, of_vectors
 from .places import Place
 
@@ -86,6 +87,20 @@ def random_outputs(places: Sequence[Place], outputs: Mapping[str, Shape], seed: 
     """Where the outputs of layers with an `output_start` are linearised first."""
     drawn = [(i, s.variable, getattr(s.layer, "output_start", 0.0)) for i, s in enumerate(places)]
     return {name: jnp.asarray(_draw(std, outputs[name], seed, -1 - i)) for i, name, std in drawn if std}
+
+
+def dropout_masks(
+    places: Sequence[Place], outputs: Mapping[str, Shape], seed: int | None, dtype: Any = float
+) -> dict[str, np.ndarray]:
+    """The masks of a batch by name, drawn with a seed; without one nothing is dropped: 1."""
+    out = {}
+    for i, place in enumerate(places):
+        if not isinstance(place.layer, Dropout) or place.mask is None:
+            continue
+        shape = outputs[place.variable]
+        drawn = 1.0 if seed is None else place.layer.mask(shape, np.random.default_rng([seed, i, 2]))
+        out[place.mask] = np.ascontiguousarray(np.broadcast_to(drawn, shape), dtype)
+    return out
 
 
 def _draw(std: float | np.ndarray, shape: Shape, seed: int, place: int) -> np.ndarray:

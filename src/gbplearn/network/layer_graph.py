@@ -30,7 +30,7 @@ from ..layers.layer import Layer, Observation, Parameter, Relation, Transform, c
 from . import class_probabilities as classes
 from .batch import Batch, ByHead, as_input_prior, as_inputs, as_targets, as_weights, quoted
 from .batch_program import BatchProgram, kind_of, run_forward
-from .initial import first_values, known_beliefs, random_outputs, random_starts
+from .initial import dropout_masks, first_values, known_beliefs, random_outputs, random_starts
 from .layout import Plan, lay_out
 from .memory import network_memory
 from .places import INPUT, Place, heads_above, heads_of
@@ -296,11 +296,11 @@ class LayerGraph(ABC):
         - `noise`: standard deviations to use for observations that learn their own, by layer; or how to learn them.
         - `inputs`: `{"input_sigma": ...}` for noisy inputs, `{"input_prior": ...}` for pixels that are not observed,
             `{"factors": fn}` for the user's own factors; see `gbp.Learner`.
-        - `seed`: of random prior means and starts.
+        - `seed`: of random prior means and starts, and of the masks of `gbp.Dropout`, where parameters are learnt.
         """
         batch = x if isinstance(x, Batch) else self.batch(x, y)
         plan, first = self._plan(batch, parameters, beliefs, start, noise, inputs, seed)
-        numbers = {n: plan.starts.get(n, p.mean) for n, p in plan.priors.items()}
+        numbers = {**{n: plan.starts.get(n, p.mean) for n, p in plan.priors.items()}, **plan.masks}
         plan = dataclasses.replace(plan, activations={**self.forward(batch.x, numbers), **first})
         return self._lay_out(plan, batch, parameters, dtype)
 
@@ -342,6 +342,7 @@ class LayerGraph(ABC):
             {},
             self._with_noise(noise),
             learning=parameters == "learnt",
+            masks=dropout_masks(self.places, outputs, seed if parameters == "learnt" else None),
             **({} if inputs is None else inputs),
         )
         return plan, activations
@@ -386,7 +387,7 @@ class LayerGraph(ABC):
             graph = self.graph(batch, parameters=parameters, **how)
             known = self._programs[kind] = BatchProgram(graph, plan, messages)
         if known.holds_input:  # means of the belief stand in for inputs that are missing; the forward pass has none
-            numbers = {n: plan.starts.get(n, p.mean) for n, p in plan.priors.items()}
+            numbers = {**{n: plan.starts.get(n, p.mean) for n, p in plan.priors.items()}, **plan.masks}
             first = {**self.forward(batch.x, numbers), **first}
         data = known.data(plan, batch, first)
         make = partial(self.graph, batch, parameters=parameters, **how)

@@ -60,6 +60,7 @@ class Plan:
     - `input_sigma`: standard deviation of noise on the inputs; None if they have none.
     - `input_prior`: belief of inputs that are not observed, unless the batch has its own.
     - `factors`: adds the user's factors to the graph.
+    - `masks`: of layers that drop units, by name.
     - `only_evidence`: a batch without any target counts as one without labels (see `learning`).
     """
 
@@ -75,6 +76,7 @@ class Plan:
     input_prior: Gaussian | None = None
     factors: Callable[[FactorGraph], Any] | None = None
     only_evidence: bool = False
+    masks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
@@ -94,6 +96,9 @@ def lay_out(plan: Plan, batch: Batch, dtype: Any) -> FactorGraph:
             prior=activation_prior(place.layer.output_prior, batch, len(plan.shapes[place.variable])),
             start=plan.activations.get(place.variable),
         )
+        if place.mask is not None:
+            graph.variable(place.mask, plan.masks[place.mask].shape)
+            graph.observe(place.mask, plan.masks[place.mask])
     if plan.factors is not None:
         plan.factors(graph)
         _count_once(graph, plan)

@@ -34,9 +34,10 @@ class Network(LayerGraph):
 
     - `nodes`: by name a layer, which takes the node before it; or a tuple of a layer and the names of the nodes that it
         takes: "input", or any before it. `gbp.Add`, `gbp.Concatenate` take several, `gbp.Part` a part of one.
-        `gbp.Tied(name)` in the place of a layer is that of another node, with the same parameters. An observation that
-        stands first is of the input; any other is a head, which takes targets of its own. With several heads targets
-        are given, and predictions returned, by the names of these.
+        `gbp.Tied(name)` in the place of a layer is that of another node, with the same parameters;
+        `gbp.Tied(name, transposed=True)` has its weights transposed. An observation that stands first is of the input;
+        any other is a head, which takes targets of its own. With several heads targets are given, and predictions
+        returned, by the names of these.
     - `input_shape`: of one example. If it is given, all shapes are checked at once and `print(net)` knows all sizes.
     """
 
@@ -48,12 +49,12 @@ class Network(LayerGraph):
     @property
     def nodes(self) -> dict[str, tuple[Any, ...]]:
         """By name the layer of each, or `gbp.Tied`, and the names of the nodes that it takes."""
-        return {p.name: (p.layer if p.tied is None else Tied(p.tied), *p.inputs) for p in self.places}
+        return {p.name: (p.layer if p.tied is None else Tied.of(p.tied, p.layer), *p.inputs) for p in self.places}
 
     def with_layers(self, layers: Sequence[Layer]) -> Network:
         """The same network with other layers in the same places."""
-        given = zip(self.nodes.items(), layers)
-        new = {name: (first if isinstance(first, Tied) else layer, *rest) for (name, (first, *rest)), layer in given}
+        given = zip(self.places, layers)
+        new = {p.name: (layer if p.tied is None else Tied.of(p.tied, layer), *p.inputs) for p, layer in given}
         return Network(new, input_shape=self.input_shape)
 
     def __repr__(self) -> str:

@@ -9,8 +9,12 @@ from typing import Any
 from ..factors.operators import Shape
 from ..graph.factor import Factor
 from ..graph.variable import Variable
+from ..layers.activation import Elementwise
+from ..layers.dense import Dense
+from ..layers.dropout import Dropout
 from ..layers.join import Add, Join
-from ..layers.layer import Layer, Observation, Parameter, Relation, Transform
+from ..layers.layer import AUTO, Layer, Observation, Parameter, Relation, Transform
+from ..layers.transposed_dense import TransposedDense
 
 INPUT = "input"
 
@@ -23,10 +27,38 @@ class Tied:
     net = gbp.Network({"step": gbp.Dense(8), "again": gbp.Tied("step"), "logits": gbp.Dense(2)})
     ```
 
-    **Arguments:** `node`: name of the node whose layer it is.
+    Or, of a `gbp.Dense`, its weights transposed: the decoder of an autoencoder, `g(h w')` with the weights
+    `w (inputs, units)` of the encoder, without a bias.
+
+    ```python
+    net = gbp.Network(
+        {"code": gbp.Dense(8), "outputs": gbp.Tied("code", transposed=True), "target": gbp.GaussianObservation()}
+    )
+    ```
+
+    **Arguments:**
+
+    - `node`: name of the node whose layer it is.
+    - `transposed`: outputs are what the other layer takes, as one row of numbers.
+    - `activation`, `sigma`, `prior`: of a transposed layer, as `gbp.Dense`; otherwise they are those of the node.
     """
 
     node: str
+    transposed: bool = False
+    activation: str | Elementwise = "linear"
+    sigma: float = 0.01
+    prior: float | str = AUTO
+
+    def __post_init__(self):
+        if not self.transposed and (self.activation, self.sigma, self.prior) != ("linear", 0.01, AUTO):
+            raise ValueError("Tied: activation, sigma and prior are those of the node, unless it is transposed")
+
+    @classmethod
+    def of(cls, node: str, layer: Layer) -> Tied:
+        """What stands for a layer that has the parameters of a node."""
+        if isinstance(layer, TransposedDense):
+            return cls(node, True, layer.activation, layer.sigma, layer.prior)
+        return cls(node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +70,25 @@ class Place:
     variable: str  # the outputs of the layer; of an observation or a relation, the variable that it constrains
     inputs: tuple[str, ...] = (INPUT,)  # the variables that it takes
     tied: str | None = None  # name of the place whose parameters it has; None: its own
+    turned: Place | None = None  # that place, if this is its layer transposed
 
     @property
     def owner(self) -> str:
         """Name of the place whose parameters it has."""
         return self.name if self.tied is None else self.tied
 
+    @property
+    def mask(self) -> str | None:
+        """Name of the variable that has its mask, which is known; None: it has none."""
+        return f"{self.name}/mask" if isinstance(self.layer, Dropout) else None
+
     def output_shape(self, shapes: Mapping[str, Shape]) -> Shape:
         """Shape of one example's outputs, by those of all variables before; a `ValueError` names the layer."""
         try:
             taken = [shapes[name] for name in self.inputs]
+            if self.turned is not None:
+                assert isinstance(self.layer, TransposedDense)
+                return self.layer.turned_shape(taken[0], shapes[self.turned.inputs[0]], shapes[self.turned.variable])
             if isinstance(self.layer, Join):
                 return self.layer.joined_shape(*taken)
             return self.layer.output_shape(taken[0])
@@ -56,6 +97,8 @@ class Place:
 
     def parameters(self, shapes: Mapping[str, Shape]) -> dict[str, Parameter]:
         """Its parameters by their names in the network, tied or not, by the shapes of all variables before."""
+        if self.turned is not None:
+            return self.turned.parameters(shapes)
         if not isinstance(self.layer, Transform):
             return {}
         found = self.layer.parameters(shapes[self.inputs[0]])
@@ -70,7 +113,8 @@ class Place:
         """The factor groups of a layer that observes nothing, by all variables."""
         layer, taken = self.layer, [variables[name] for name in self.inputs]
         if isinstance(layer, Join):
-            return layer.join(self.name, taken, variables[self.variable])
+            masks = [] if self.mask is None else [variables[self.mask]]
+            return layer.join(self.name, [*taken, *masks], variables[self.variable])
         if isinstance(layer, Transform):
             return [layer.factor(self.name, taken[0], self.own(variables), variables[self.variable])]
         if isinstance(layer, Relation):
@@ -78,10 +122,11 @@ class Place:
         raise TypeError(f"layer '{self.name}' is neither a Transform nor a Relation")
 
     def forward(self, values: Mapping[str, Any], numbers: Mapping[str, Any]) -> Any:
-        """Its outputs, by those of all variables before and the parameters; None of a generative layer."""
+        """Its outputs, by those of all variables before, the parameters and masks; None of a generative layer."""
         layer, taken = self.layer, [values[name] for name in self.inputs]
         if isinstance(layer, Join):
-            return layer.joined(*taken)
+            masks = [numbers[name] for name in (self.mask,) if name is not None and name in numbers]
+            return layer.joined(*taken, *masks)
         assert isinstance(layer, Transform)
         return layer.forward(taken[0], self.own(numbers))
 
@@ -118,12 +163,21 @@ def place_nodes(nodes: Mapping[str, Any]) -> list[Place]:
         odd = [one for one in inputs if not isinstance(one, str)]
         if odd:
             raise TypeError(f"'{name}': (layer, names...) takes names of nodes as strings, got {odd[0]!r}")
-        tied = None
+        tied = turned = None
         if isinstance(layer, Tied):
             first = places.get(layer.node) if isinstance(layer.node, str) else None
             if first is None or not isinstance(first.layer, Transform):
                 raise ValueError(f"'{name}': Tied({layer.node!r}) must name a layer with outputs before it")
-            layer, tied = first.layer, first.owner
+            tied, turned = first.owner, first.turned
+            if layer.transposed:
+                if not isinstance(first.layer, Dense) or first.layer.generative:
+                    what = f"a {type(first.layer).__name__}"
+                    raise ValueError(f"'{name}': only a feed-forward gbp.Dense can be tied transposed, not {what}")
+                layer, turned = TransposedDense(layer.activation, layer.sigma, layer.prior), places[tied]
+            else:
+                layer = first.layer
+        elif isinstance(layer, TransposedDense):
+            raise TypeError(f"'{name}': a transposed layer is gbp.Tied(node, transposed=True)")
         if not isinstance(layer, Layer):
             raise TypeError(f"'{name}' must be a layer such as gbp.Dense(10), or (layer, names...), got {layer!r}")
         if layer.name not in (None, name) and tied is None:
@@ -137,7 +191,7 @@ def place_nodes(nodes: Mapping[str, Any]) -> list[Place]:
         if len(set(taken)) < len(taken) and isinstance(layer, Add):
             raise ValueError(f"'{name}': Add takes a node once, got '{', '.join(taken)}'")
         has_outputs = isinstance(layer, Transform)
-        places[name] = Place(name, layer, name if has_outputs else taken[0], taken, tied)
+        places[name] = Place(name, layer, name if has_outputs else taken[0], taken, tied, turned)
         before = name if has_outputs else before
     return list(places.values())
 

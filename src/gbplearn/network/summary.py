@@ -59,7 +59,8 @@ def _counts(places: Sequence[Place], shapes: Mapping[str, Shape]) -> list[tuple[
         edges = 0
         for factor in factors:
             counts = zip(factor.edge_counts, factor.views)
-            edges += sum(n for n, v in counts if v.variable.name != INPUT or observes_input)
+            named = ((n, v.variable.name) for n, v in counts)
+            edges += sum(n for n, name in named if name != place.mask and (name != INPUT or observes_input))
         parameters = place.parameters(shapes) if place.tied is None else {}
         out.append((sum(f.factors for f in factors), edges, sum(math.prod(p.shape) for p in parameters.values())))
     return out
@@ -75,5 +76,7 @@ def factors_of(places: Sequence[Place], shapes: Mapping[str, Shape], batch: int)
             out.append([place.layer.factor(place.name, variable, anything)])
             continue
         variables |= {name: Variable(name, p.shape) for name, p in place.parameters(shapes).items()}
+        if place.mask is not None:
+            variables[place.mask] = Variable(place.mask, variables[place.variable].shape)
         out.append(place.factors(variables))
     return out

@@ -32,7 +32,9 @@ from ..layers.categorical import CategoricalObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.join import Join
 from ..layers.layer import Layer, Observation, Transform, of_vectors
+from ..layers.transposed_dense import TransposedDense
 from .batch import Batch, Target, quoted
+from .initial import dropout_masks
 from .layer_graph import LayerGraph
 from .layout import default_input_prior
 from .places import INPUT, Place, heads_of
@@ -147,6 +149,9 @@ def _link(place: Place, shapes: Mapping[str, Shape], predicted: bool) -> chain.L
         raise ValueError(f"vector activations: '{name}' is no feed-forward layer")
     if isinstance(layer, Join):
         return chain.Link(None, layer.sigma**2, None, shapes[name], name, place.inputs, layer.joined, predicted)
+    if isinstance(layer, TransposedDense):
+        how = {"predicted": predicted, "transposed": True}
+        return chain.Link(layer.kind, layer.sigma**2, place.owner, shapes[name], name, place.inputs, **how)
     if not of_vectors(getattr(layer, "posterior", "block")):
         layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
         place = dataclasses.replace(place, layer=layer)
@@ -344,7 +349,10 @@ class VectorActivations:
         outputs = sum(link.shape[0] for link in self.links if link.predicted) * examples
         widths = sum(math.prod(link.shape) for link in self.links)
         units = max(link.shape[-1] for link in self.links if link.parameters is not None)
-        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * (6 * outputs * widths + self._kept(examples))
+        # How every output moves with every weight, and the same of the layer whose weights they are.
+        turned = sum(math.prod(link.shape) + 1 for link in self.links if link.transposed)
+        kept = self._kept(examples) + 3 * units * outputs * turned
+        return 8 * (8 * outputs**2 + 2 * units * outputs * examples) + 4 * (6 * outputs * widths + kept)
 
     def _kept(self, examples: int) -> int:
         """Numbers of the beliefs, of what replaces them, and of what is needed on the way."""
@@ -374,6 +382,7 @@ class VectorActivations:
         tolerance: float,
         noise: Mapping[str, LearnNoise] | None = None,
         mode: Mode | None = None,
+        seed: int = 0,
     ) -> ChainResult:
         """Learn from a batch: targets and outputs exchange messages until these move by less than `tolerance`.
 
@@ -381,6 +390,7 @@ class VectorActivations:
 
         - `noise`: what is known before it of noise that is learnt, by layer.
         - `mode`: where to linearise, and the noise there (`most_probable`); by default at the means before the batch.
+        - `seed`: of the masks of layers that drop units; with a `mode` they drop none.
         """
         x, spread = self._inputs(batch)
         parts = targets_by_head(self.net, batch, self.dtype, noise)
@@ -388,7 +398,7 @@ class VectorActivations:
         if mode is not None and isinstance(targets, LearntNoiseTargets):
             targets = targets.given(mode.noise)
         updated = chain.update(
-            self.links,
+            self.links if mode is not None else self._masked_links(batch.size, seed),
             as_vectors(beliefs, self.links, self.dtype),
             x,
             targets,
@@ -428,6 +438,12 @@ class VectorActivations:
         (layer,) = (place.layer for place in self.net.places if place.name == output)
         assert isinstance(layer, Transform)
         return layer.output_prior**-2
+
+    def _masked_links(self, examples: int, seed: int) -> list[chain.Link]:
+        """The links with the masks of a batch, which are data: nothing is compiled anew for it."""
+        outputs = {link.name: (examples, *link.shape) for link in self.links}
+        masks = dropout_masks(self.net.places, outputs, seed, self.dtype)
+        return [link.with_mask(masks.get(f"{link.name}/mask")) for link in self.links]
 
     def most_probable(
         self, batch: Batch, beliefs: Mapping[str, Belief], noise: Mapping[str, LearnNoise] | None = None

@@ -18,6 +18,7 @@ from ..layers.softmax import SoftmaxObservation
 from ..layers.upsample2d import Upsample2D
 from ..layers.whitened_patches import WhitenedPatches
 from .network import Network
+from .places import Tied
 from .sequential import Sequential
 
 
@@ -212,7 +213,7 @@ def residual_network(classes: int = 10, filters: int = 16, blocks: int = 4) -> N
     return Network({**nodes, "logits": Dense(classes), "class": CategoricalObservation()})
 
 
-def autoencoder(numbers: int, code: int = 16, *, sigma: float = 0.1) -> Sequential:
+def autoencoder(numbers: int, code: int = 16, *, sigma: float = 0.1, tied: bool = True) -> Network | Sequential:
     """Encoder, latent layer and decoder: `learner.update(x, x)` with `Learner(activations="vector")`, small batches.
 
     **Arguments:**
@@ -220,7 +221,18 @@ def autoencoder(numbers: int, code: int = 16, *, sigma: float = 0.1) -> Sequenti
     - `numbers`: of an example; about as large as 1, and about 0 on average.
     - `code`: units of the latent layer.
     - `sigma`: noise of the outputs.
+    - `tied`: the decoder has the weights of the encoder, and the code is linear; else it has weights of its own, and
+        the code is a tanh.
     """
+    if tied:
+        return Network(
+            {
+                "code": Dense(code, weight_prior=None),
+                "outputs": Tied("code", transposed=True, prior=10.0),
+                "target": GaussianObservation(sigma=sigma),
+            },
+            input_shape=(numbers,),
+        )
     return Sequential(
         Dense(code, "tanh", name="code"),
         Dense(numbers, weight_prior=None, prior=10.0, name="outputs"),

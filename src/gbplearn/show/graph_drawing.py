@@ -52,7 +52,8 @@ def draw_network(
     variables |= {v.variable.name: v.variable for f in factors for v in f.views}
     priors = {name: p.prior for name, p in net.parameters(shape).items()}
     outputs = {s.variable: s.layer.output_prior for s in net.places if isinstance(s.layer, Transform)}
-    observed = set() if net.observes_input else {INPUT}
+    observed = {place.mask for place in net.places if place.mask is not None}
+    observed |= set() if net.observes_input else {INPUT}
     boxes = []
     for name, variable in variables.items():
         std = priors.get(name, outputs.get(name))

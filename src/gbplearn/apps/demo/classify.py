@@ -44,7 +44,7 @@ class Classified:
 
 def classify(stream: Stream, net: Sequential, seed: int) -> Classified:
     """All four passes over the stream."""
-    learner, half = (Learner(net, stream.x.shape[1:], seed=seed) for _ in range(2))
+    learner, half = (Learner(net, stream.x.shape[1:], strained="learn", seed=seed) for _ in range(2))
     curve = learn(stream, "All labels", learner)
     probabilities = np.asarray(learner.predict_proba(stream.test_x))
 

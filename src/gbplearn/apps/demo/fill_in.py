@@ -68,6 +68,7 @@ def fill_in(stream: Stream, net: Sequential, seed: int) -> Filled:
         stream.x.shape[1:],
         iterations=60,
         damping=Damping(parameters=0.7, activations=0.7),
+        strained="learn",
         seed=seed,
     )
     for b in progress(stream.batches, "No labels, generative", period=10.0):

@@ -43,7 +43,9 @@ class LayeredModel:
         `N(0, 1)` would draw it to black.
         """
         missing = Gaussian.from_moments(mean=0.5, std=10.0)
-        return Learner(self.network(), shape, seed=seed, tolerance=0.0, input_prior=missing, **self.options())
+        return Learner(
+            self.network(), shape, seed=seed, tolerance=0.0, input_prior=missing, strained="learn", **self.options()
+        )
 
     def fitting(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The smallest image `(height, width, channels)` not below this one that the network takes.

@@ -86,7 +86,9 @@ class AsyncLayers(InParts):
         clock = Clock()
         schedule = None if how == SWEEP else RandomLayers()
         shape = images.train_x.shape[1:]
-        learner = Learner(network("convolutional"), shape, iterations=ITERATIONS, schedule=schedule, seed=seed)
+        learner = Learner(
+            network("convolutional"), shape, iterations=ITERATIONS, schedule=schedule, strained="learn", seed=seed
+        )
         groups = tuple(place.name for place in learner.net.places)
         sweep = len(Sweep().order(groups))  # visits of an iteration; the random order has one for each group
         batches = -(-len(order) // BATCH)

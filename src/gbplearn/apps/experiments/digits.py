@@ -130,7 +130,9 @@ class Digits(Experiment):
     def run_seed(self, seed: int) -> SeedRun:
         """One pass, then all test images by messages."""
         stream = digits_stream(seed, self.batch, self.batches)
-        learner = Learner(digits_classifier(), stream.x.shape[1:], iterations=self.iterations, seed=seed)
+        learner = Learner(
+            digits_classifier(), stream.x.shape[1:], iterations=self.iterations, strained="learn", seed=seed
+        )
         forward = learn(stream, f"digits, seed {seed}", learner)
         adam, _ = learn_with_adam(stream, learner.net, seed)
         belief = learner.predict(stream.test_x)

@@ -71,7 +71,7 @@ def learn_digits(
     stream: Stream, net: Sequential, causes: int, seed: int, batch: int | None = None, **how: Any
 ) -> Learner:
     """One learner that sees every training image once: all together, or in batches of `batch`."""
-    learner = Learner(net, stream.x.shape[1:], seed=seed, **how)
+    learner = Learner(net, stream.x.shape[1:], strained="learn", seed=seed, **how)
     for i in range(0, len(stream.y), batch or len(stream.y)):
         rows = slice(i, i + (batch or len(stream.y)))
         values, observed = causes_at_work(stream.y[rows], causes)
@@ -83,7 +83,7 @@ def learn_classes(stream: Stream, net: Sequential, iterations: int, seed: int) -
     """A learner for each class, which sees its training images once, all together."""
     learners = []
     for c in progress(range(10), f"fill-in, seed {seed}", period=10.0):
-        learners.append(Learner(net, stream.x.shape[1:], iterations=iterations, seed=10 * seed + c))
+        learners.append(Learner(net, stream.x.shape[1:], iterations=iterations, strained="learn", seed=10 * seed + c))
         learners[-1].update(stream.x[stream.y == c])
     return learners
 

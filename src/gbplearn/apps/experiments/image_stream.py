@@ -135,7 +135,7 @@ class ImageStream(InParts):
         else:
             net, shape = network(self.graph), images.train_x.shape[1:]
             activations = ACTIVATIONS.get(self.graph, "scalar")
-            how = {"iterations": self.iterations, "activations": activations, "seed": seed}
+            how = {"iterations": self.iterations, "activations": activations, "strained": "learn", "seed": seed}
             learner = Learner(net, shape, features=features(self.graph, self.data), **how)
             if learner.features is not None:  # for the read-out before the first batch
                 learner.fit_features(images.train_x[order[: self.batch]])

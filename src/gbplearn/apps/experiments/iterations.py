@@ -98,7 +98,7 @@ class Iterations(InParts):
         clock = Clock()
         order = np.random.default_rng(seed).permutation(len(images.train_y))[: self.examples]
         shape = images.train_x.shape[1:]
-        learner = Learner(network("convolutional"), shape, seed=seed, **FIXED, iterations=count)
+        learner = Learner(network("convolutional"), shape, strained="learn", seed=seed, **FIXED, iterations=count)
         for start in progress(range(0, len(order), BATCH), f"{count} iterations"):
             rows = order[start : start + BATCH]
             learner.update(images.train_x[rows], images.train_y[rows])

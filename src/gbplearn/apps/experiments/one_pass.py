@@ -90,7 +90,8 @@ def _stream_learner(method: str, chosen: Mapping[str, Any], shape: tuple[int, ..
         return Learner(vector_classifier(**chosen), shape, seed=seed)
     if method == GBP:
         net = paper_classifier(**{k: chosen[k] for k in _NETWORK if k in chosen})
-        return Learner(net, shape, seed=seed, **{k: v for k, v in chosen.items() if k not in _NETWORK})
+        how = {k: v for k, v in chosen.items() if k not in _NETWORK}
+        return Learner(net, shape, strained="learn", seed=seed, **how)
     buffer = {"replay": REPLAY[method]} if method in REPLAY else {}
     return GradientClassifier(paper_classifier(), shape, seed=seed, **buffer, **chosen)
 

@@ -186,4 +186,6 @@ class Published(Experiment):
 
 
 def _learner(images: Images, seed: int) -> Learner:
-    return Learner(network("convolutional"), images.train_x.shape[1:], iterations=ITERATIONS, seed=seed)
+    return Learner(
+        network("convolutional"), images.train_x.shape[1:], iterations=ITERATIONS, strained="learn", seed=seed
+    )

@@ -90,7 +90,7 @@ class Stability(InParts):
         weights = damping if kind == "one" else Damping(parameters=damping, activations=_ACTIVATIONS)
         for how, guard in (("plain", False), ("guarded", True)):
             how_so = {"damping": weights, "dropout": dropout, "iterations": self.iterations, "guard": guard}
-            learner = Learner(network("convolutional"), images.train_x.shape[1:], seed=seed, **how_so)
+            learner = Learner(network("convolutional"), images.train_x.shape[1:], strained="learn", seed=seed, **how_so)
             helped = 0
             label = f"{kind} damping {damping}, dropout {dropout}, {'with' if guard else 'without'} the guard"
             for start in progress(range(0, len(order), BATCH), label):
