@@ -258,9 +258,10 @@ def _mostly_zero(down: np.ndarray) -> bool:
 
 @jax.jit
 def _transposed_sensitivity(operator: Any, down: Array) -> FullSensitivity:
-    """With respect to weights that are turned round: unit `u` has a share in each output `j` of the layer, by its `j`-th number: `G_bcj slope_bj x_bu`.
+    """With respect to weights that are turned round.
 
-    Its last number, the bias, has none.
+    Unit `u` has a share in each output `j` of the layer, by its `j`-th number: `G_bcj slope_bj x_bu`. Its last number,
+    the bias, has none.
     """
     inputs = operator.coefficient.reshape(operator.coefficient.shape[0], -1)
     slopes = -down * operator.slope  # (c, b, j)

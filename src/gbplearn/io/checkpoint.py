@@ -149,8 +149,9 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         prior = held.beliefs("prior")
         history = checkpoint_history.history_of(held.history, prior, held.belief)
         known = prior, held.beliefs("posterior"), held.noise, history, held.tied, held.sizes
-        more = {"features": held.feature_numbers(), "fitted": held.fitted_priors}
-        learner.restore(LearnerState(*known, note=held.note, **more, **held.counts))
+        fitted = held.feature_numbers(), held.fitted_priors
+        state = LearnerState(*known, note=held.note, **held.counts)
+        learner.restore(dataclasses.replace(state, features=fitted[0], fitted=fitted[1]))
         return learner
 
 

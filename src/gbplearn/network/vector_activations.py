@@ -150,8 +150,8 @@ def _link(place: Place, shapes: Mapping[str, Shape], predicted: bool) -> chain.L
     if isinstance(layer, Join):
         return chain.Link(None, layer.sigma**2, None, shapes[name], name, place.inputs, layer.joined, predicted)
     if isinstance(layer, TransposedDense):
-        how = {"predicted": predicted, "transposed": True}
-        return chain.Link(layer.kind, layer.sigma**2, place.owner, shapes[name], name, place.inputs, **how)
+        what = layer.kind, layer.sigma**2, place.owner, shapes[name], name, place.inputs
+        return chain.Link(*what, predicted=predicted, transposed=True)
     if not of_vectors(getattr(layer, "posterior", "block")):
         layer = dataclasses.replace(layer, posterior="block")  # the same factors with one vector a unit  # pyright: ignore
         place = dataclasses.replace(place, layer=layer)
