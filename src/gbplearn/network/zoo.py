@@ -156,7 +156,7 @@ def smooth_lenet(
     classes: int = 10,
     *,
     filters: tuple[int, int] = (32, 64),
-    start: str | None = None,
+    start: str | None = "patches",
     weight_prior: float | str = 0.15,
     length_scale: float | None = 1.5,
 ) -> Sequential:
@@ -164,7 +164,7 @@ def smooth_lenet(
 
     **Arguments:**
 
-    - `filters`: of its two convolutions; `start`: "patches" for whitened patches as prior means (`gbp.Conv2D`).
+    - `filters`: of its two convolutions; `start`: "patches": their prior means are whitened patches (`gbp.Conv2D`).
     - `weight_prior`: standard deviation of the dense weights; `length_scale`: of their prior, in pooled pixels.
     """
     return Sequential(
