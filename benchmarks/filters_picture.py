@@ -1,6 +1,6 @@
 """The picture of filters that begin at random and as patches, before and after learning (docs/guides/networks.md).
 
-    python benchmarks/filters_picture.py FOLDER
+python benchmarks/filters_picture.py FOLDER
 """
 
 import sys

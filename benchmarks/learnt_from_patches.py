@@ -2,8 +2,8 @@
 
     python benchmarks/learnt_from_patches.py mnist --data-dir FOLDER --examples 12800 --seeds 0 1 2
 
-The network is that of `gbplearn experiment mnist --graph vector` ; the filters are learnt, or kept at
-their prior means. Each image once; read out by messages, 5,000 held-back training images. Adds a line a network and
+The network is that of `gbplearn experiment mnist --graph vector`; the filters are learnt, or kept at their
+prior means. Each image once; read out by messages, 5,000 held-back training images. Adds a line a network and
 seed to results/ledger.jsonl, and prints rows of a table.
 """
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gbplearn.core import vector
 from gbplearn.core.vector import Projection, RowMessages, VectorGaussian
 
 SHAPES = [(5, 8, 3), (8, 8, 2), (30, 8, 3), (1, 4, 1), (9, 1, 2)]  # rows, numbers of a vector, units
@@ -134,3 +135,15 @@ def test_refusals():
         VectorGaussian.from_moments(np.zeros((2, 2)), [[1.0, 1.0], [2.0, 1.0]], shared=True)
     with pytest.raises(ValueError, match="positive definite"):
         VectorGaussian.from_covariance(np.zeros((1, 2)), -np.eye(2)[None], jnp.float32)
+
+
+@pytest.mark.parametrize("least", [1e-2, 1e-9])
+def test_roots_of_what_is_left(least):
+    """By a Cholesky factor, or by eigenvectors where hardly anything is left of a direction."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((2, 6, 6)))[0]
+    values = np.array([least, 0.1, 0.5, 0.9, 1.0, 1.0])
+    n = (turn * values) @ np.swapaxes(turn, 1, 2)
+    root, spread = vector._root_of_definite(n)
+    np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2), n, atol=1e-12)
+    assert spread == pytest.approx(2 * (values - 1 - np.log(values)).sum(), rel=1e-5)

@@ -349,3 +349,23 @@ def test_evidence_of_a_batch_is_the_integral(std, off, seed):
     found = condition_on(x, y, covariance, np.zeros((5, 4)), 4)
     truth = evidence_by_draws(lambda n: np.einsum("bi,nic->nbc", x, std * r.standard_normal((n, 3, 4))), y)
     assert found.log_evidence() == pytest.approx(truth, abs=5 * off)
+
+
+@pytest.mark.parametrize(("pool", "by_kernel"), [(gbp.MaxPool2D(2), True), (gbp.AvgPool2D(2), False)])
+def test_the_layers_say_where_most_derivatives_are_0(monkeypatch, pool, by_kernel):
+    """Not numbers: another example in the batch must not change how derivatives are summed."""
+    asked = []
+    monkeypatch.setattr(chain, "_summed", lambda *_: asked.append(True))
+    net = gbp.Network(
+        {
+            "conv": gbp.Conv2D(2, kernel=2, posterior="block"),
+            "mask": gbp.Dropout(0.5),
+            "pool": pool,
+            "logits": gbp.Dense(2),
+            "class": gbp.CategoricalObservation(),
+        },
+        input_shape=(5, 5, 1),
+    )
+    learner = gbp.Learner(net)
+    assert learner.update(np.random.default_rng(0).standard_normal((4, 5, 5, 1)), [0, 1, 0, 1]).accepted
+    assert bool(asked) == by_kernel

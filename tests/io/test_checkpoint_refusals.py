@@ -206,9 +206,12 @@ def test_hostile_json(good, tmp_path):
     text = json.dumps({**facts, "settings": {**facts["settings"], "tolerance": 0.001}})
     refused(put_together(text.replace("0.001", "1e999"), header, body), tmp_path, "too large")
     refused(put_together(text.replace("0.001", "9" * 10**4), header, body), tmp_path, "not JSON")
-    for missing in facts.keys() - {"tied", "nodes", "features", "features_fitted"}:  # which older files do not have
+    newer = {"tied", "nodes", "features", "features_fitted", "priors_fitted"}  # which older files do not have
+    for missing in facts.keys() - newer:
         fewer = {name: value for name, value in facts.items() if name != missing}
         refused(put_together(fewer, header, body), tmp_path, missing)
+    wrong = put_together({**facts, "priors_fitted": True}, header, body)
+    refused(wrong, tmp_path, "priors_fitted must be true or false, and false where no prior follows from the inputs")
     for head in (b"[" * 10**6, b"{}", b"[]", b'{"__metadata__":5}', b"\xff\xfe" * 8, b"{" + b" " * 50):
         refused(len(head).to_bytes(8, "little") + head + body, tmp_path)
     for length in (2**64 - 1, 2**63, 10**9, len(good), 0, 1):

@@ -120,6 +120,47 @@ def test_images_that_say_nothing_are_refused(x, message):
         net.fitted_priors(x, net.priors(), seed=0)
 
 
+def test_windows_of_one_number_and_of_a_margin():
+    """Responses of a 1 x 1 filter; and a kernel that is larger than the image, whose windows reach into the margin."""
+    means = gbp.Conv2D(3, kernel=1, weight_init="patches", posterior="block").fitted_means(X[..., :1], RNG)
+    responses = X[..., :1].reshape(-1, 1) @ means["parameters"][:, :1].T + means["parameters"][:, 1]
+    np.testing.assert_allclose(responses.std(0), 0.5, rtol=1e-9)
+    wide = gbp.Conv2D(3, kernel=5, padding="same", weight_init="patches", posterior="block")
+    x = RNG.standard_normal((20, 3, 3, 1))
+    found = wide.fitted_means(x, RNG)["parameters"]
+    rows = windows(np.pad(x, ((0, 0), (2, 2), (2, 2), (0, 0))), 5)
+    np.testing.assert_allclose((rows @ found[:, :-1].T + found[:, -1]).std(0), 0.5, rtol=1e-9)
+
+
+def test_patches_need_inputs_that_a_forward_pass_knows():
+    net = gbp.Sequential(
+        gbp.GaussianObservation(0.1),
+        gbp.ConvTranspose2D(2, kernel=2),
+        gbp.Conv2D(2, kernel=2, weight_init="patches", name="late"),
+        input_shape=(5, 5, 1),
+    )
+    with pytest.raises(ValueError, match="layer 'late': its prior means cannot follow from a generative layer"):
+        net.fitted_priors(RNG.standard_normal((3, 5, 5, 1)), net.priors(), seed=0)
+
+
+def test_given_beliefs_come_before_what_is_fitted_behind_them():
+    net = gbp.Sequential(
+        gbp.Conv2D(2, kernel=2, weight_init="patches", name="a"),
+        gbp.Conv2D(2, kernel=2, weight_init="patches", name="b"),
+        gbp.Dense(2),
+        gbp.SoftmaxObservation(),
+        input_shape=(9, 7, 2),
+    )
+    known = {n: p for n, p in net.priors(seed=7).items() if n.startswith("a/")}
+    found = net.graph(X, np.zeros(8, int), beliefs=known, seed=1).priors()
+    assert np.array_equal(found["a/weight"].mean, known["a/weight"].mean)
+    first = np.einsum(
+        "bijp,pu->biju", windows(X, 2).reshape(8, 8, 6, -1), np.asarray(known["a/weight"].mean).reshape(-1, 2)
+    )
+    outputs = windows(first, 2) @ np.asarray(found["b/weight"].mean).reshape(-1, 2)
+    np.testing.assert_allclose(outputs.std(0), 0.5, rtol=1e-3)
+
+
 def test_what_weight_init_may_be():
     for odd in ("patch", -1.0, float("nan")):
         with pytest.raises(ValueError, match="Conv2D: weight_init"):

@@ -109,7 +109,7 @@ def test_what_cannot_be_merged():
         gbp.merge([prior, prior])
     with pytest.raises(ValueError, match="at least one"):
         gbp.merge([])
-    with pytest.raises(ValueError, match=r"that of 'dense/weight' differs \(seed=\)"):
+    with pytest.raises(ValueError, match=r"that of 'dense/weight' differs \(seed=, fit_priors\)"):
         gbp.merge([classifier(), classifier(seed=1)])
     with pytest.raises(ValueError, match="of one network"):
         gbp.merge([classifier(), apart()])

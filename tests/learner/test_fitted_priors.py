@@ -83,6 +83,26 @@ def test_fit_priors_is_the_first_batch_beforehand():
         plain.fit_priors(np.zeros((2, 3)))
 
 
+def test_a_fit_that_fails_changes_nothing():
+    model = learner()
+    model.fit_priors(X[:20])
+    before = model.prior
+    with pytest.raises(ValueError, match="no contrast"):
+        model.fit_priors(np.zeros((4, 7, 7, 1)))
+    assert model.state.fitted
+    model.update(X[20:40], Y[20:40])
+    assert model.prior is before
+
+
+def test_pixels_that_are_missing_are_at_their_prior_mean():
+    """As they are while the batch is learnt from."""
+    x, there = 5 + X[:20], RNG.random((20, 7, 7, 1)) < 0.7
+    model = learner(input_prior=gbp.Gaussian.from_moments(mean=5.0, std=1.0))
+    assert model.update(np.where(there, x, np.nan), Y[:20], x_observed=there).accepted
+    expected = model.net.fitted_priors(np.where(there, x, 5.0), learner().prior, seed=0)
+    assert same(model.prior, expected)
+
+
 def test_learners_with_the_same_ones_can_be_merged():
     apart = learner(), learner()
     for one, rows in zip(apart, (slice(0, 20), slice(20, 40))):
@@ -131,3 +151,9 @@ def test_features_come_first():
     found = features.computed(X[:20], features.fit(X[:20], 0), np.dtype(np.float32))
     expected = model.net.fitted_priors(found, gbp.Learner(net, (4, 4, 4)).prior, seed=0)
     assert same({"a": model.prior["conv/parameters"]}, {"a": expected["conv/parameters"]})
+    late = gbp.Learner(net, (7, 7, 1), features=features)
+    late.fit_features(X[40:])
+    late.fit_priors(X[40:])
+    late.fit_features(X[:20])  # filters are found anew, too
+    late.update(X[:20], Y[:20])
+    assert same(late.prior, model.prior)

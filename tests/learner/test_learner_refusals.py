@@ -252,6 +252,13 @@ def test_a_batch_that_does_not_hold_is_learnt_while_none_has_held():
     assert learner.update(x, y).accepted
 
 
+def test_a_batch_that_teaches_nothing_has_not_held():
+    """Without labels there is nothing to hold: batches after it are learnt as if it had not been."""
+    learner, (x, y) = strained_classifier(0.01, 3), points(40)
+    assert learner.update(x, y, y_observed=np.zeros(40, bool)).strained == ()
+    assert [learner.update(x, y).accepted for _ in range(2)] == [True, True]
+
+
 def test_a_refused_batch_warns_once_in_a_stream():
     learner, batch = begun()
     with pytest.warns(UserWarning, match=r"not learnt: layers do not hold.*see Learner\(strained=\)") as caught:
@@ -311,7 +318,7 @@ def test_checkpoints_keep_what_is_done_with_layers_that_do_not_hold(choice, tmp_
     facts, header, body = parts(checkpoint.encode(learner, {}))
     del facts["settings"]["strained"]
     (tmp_path / "old").write_bytes(put_together(facts, header, body))
-    assert gbp.Learner.load(tmp_path / "old").strained == "refuse"
+    assert gbp.Learner.load(tmp_path / "old").strained == "learn"  # as it was learnt
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def steps(of: Sensitivity, by: Float[Array, "u p"]) -> Float[Array, "b c"]:
     return jnp.einsum("bcup,up->bc", of.each, by)
 
 
-def _each(of: Sensitivity) -> Float[Array, "b c u p"]:
+def _each(of: Sensitivity) -> Float[Values, "b c u p"]:
     if isinstance(of, FullSensitivity):
         return of.each
     return of.slopes[..., None] * of.rows[:, None, None, :]

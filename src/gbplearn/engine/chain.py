@@ -54,8 +54,6 @@ _potrf, _trtri = get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 _TINY, _REFINEMENTS = 1e-30, 2
 # Numbers of the outputs are found again in double precision where rounding would be more than this of a target's noise.
 _ROUNDING = 1e-5
-# Where no more than this part of what comes down is not 0, the kernel that passes over the rest is quicker than BLAS.
-_FEW = 0.35
 # Pairs of draws that the evidence of a likelihood which is not Gaussian takes.
 _DRAWS = 128
 # Share of the last expansion that is kept in the next. That of a likelihood under its own belief may swing: where the
@@ -83,6 +81,7 @@ class Link(eqx.Module):
     predicted: bool = eqx.field(static=True, default=False)  # whether heads observe its outputs
     mask: Array | None = None  # of a batch: what the outputs of `joined` are multiplied by
     transposed: bool = eqx.field(static=True, default=False)  # its weights are those of vectors, without their biases
+    passes_few: bool = eqx.field(static=True, default=False)  # whether most of what comes down from it is 0
 
     def arguments(self, x: Array, means: Mapping[str, Array], y: Array) -> list[Array]:
         """Of its factors."""
@@ -153,8 +152,12 @@ def linearise(
     down = {name: jnp.asarray(eye[:, :, block]) for name, block in blocks_of(links).items()}
     noise = np.zeros((batch, classes, classes), x.dtype)
     found: dict[str, Sensitivity] = {}
+    few: dict[str, bool] = {}
     for link in reversed(links):
         g, taken = down.pop(link.name), [values[name] for name in link.inputs]
+        mostly_zero = few.pop(link.name, False)
+        for name in link.inputs:  # a sum, or a mask, passes on what comes down to it
+            few[name] = few.get(name, True) and (link.passes_few or (link.joined is not None and mostly_zero))
         wanted = spread is not None or set(link.inputs) != {INPUT}
         if link.joined is not None:
             squares, back = _squares(g), _back_joined(link, taken, g) if wanted else []
@@ -166,7 +169,7 @@ def linearise(
                 if link.transposed:
                     of, squares = _transposed_sensitivity(operators[1], g), _squares(g)
                 else:
-                    of, squares = _sensitivity(operators[1], g, batch)
+                    of, squares = _sensitivity(operators[1], g, batch, mostly_zero)
                 found[link.parameters] = added(found[link.parameters], of) if link.parameters in found else of
             back = [_back(operators[0], g)] if wanted else []
         noise += link.variance * np.asarray(squares)
@@ -220,8 +223,12 @@ def _squares(down: Any) -> Float[np.ndarray, "b c c"]:
     return np.matmul(flat.transpose(1, 0, 2), flat.transpose(1, 2, 0))
 
 
-def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, Any]:
-    """With respect to the parameters of a layer, and `_squares(down)`."""
+def _sensitivity(operator: Any, down: Array, batch: int, mostly_zero: bool) -> tuple[Sensitivity, Any]:
+    """With respect to the parameters of a layer, and `_squares(down)`.
+
+    **Arguments:** `mostly_zero`: most of `down` is, as a pooling leaves it: then the kernel that passes over it is
+    quicker than products.
+    """
     if not isinstance(operator, UnitRows):
         raise TypeError("vector activations: the Jacobian of a layer must be that of vectors (UnitRows)")
     (n, p), units, classes = operator.rows.shape, operator.slope.shape[1], down.shape[0]
@@ -229,7 +236,7 @@ def _sensitivity(operator: Any, down: Array, batch: int) -> tuple[Sensitivity, A
     down = down.reshape(classes, batch, places, units)
     if places == 1:
         return RowSensitivity(operator.rows, _slopes(operator.slope, down)), _squares(down)
-    summed = _summed(operator.rows, operator.slope, down) if _mostly_zero(np.asarray(down)) else None
+    summed = _summed(operator.rows, operator.slope, down) if mostly_zero else None
     if summed is not None:
         return FullSensitivity(summed[0]), summed[1]
     rows, slope, g = (np.asarray(a) for a in (operator.rows, operator.slope, down))
@@ -248,12 +255,6 @@ def _slopes(slope: Array, down: Float[Array, "c b 1 u"]) -> Float[Array, "b c u"
 def _summed(rows: Array, slope: Array, down: Array) -> tuple[Array, Array] | None:
     """By the kernel, which passes over what is 0; None where there is none."""
     return kernels().sensitivities(rows, slope, down)
-
-
-def _mostly_zero(down: np.ndarray) -> bool:
-    """Whether a pooling above has left most of it at 0, by the first example: products pay where it has not."""
-    first = down[0, 0]
-    return bool(np.count_nonzero(first) < _FEW * first.size)
 
 
 @jax.jit

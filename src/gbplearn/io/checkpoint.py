@@ -398,7 +398,7 @@ def _settings(data: Any) -> dict[str, Any]:
     """The settings of a learner; what its constructor does not check is checked here."""
     data = {
         "unusual": CHOICES[0],
-        "strained": CHOICES[0],
+        "strained": "learn",  # as they were learnt
         "activations": ACTIVATIONS[0],
         **as_dict(data, "settings"),
     }  # which older files do not have

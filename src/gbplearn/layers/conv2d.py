@@ -24,7 +24,7 @@ from ..graph.variable import Variable
 from .activation import find_activation
 from .convolution import PATCHES, Convolution, ConvolutionLayer, ConvolutionUnitsKind, check_image
 from .layer import Parameter, of_vectors
-from .patches import some_images, variances, whitened, windows_of
+from .patches import variances, whitened, windows_of
 
 # Of whitened patches as filters: what is added to variances before these are divided by, as a part of their mean; and
 # the standard deviation of a filter's responses to the first images.
@@ -95,8 +95,10 @@ class Conv2D(ConvolutionLayer):
 
     def fitted_means(self, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Whitened patches as filters, for images of mean 0 as for others: biases take what their mean adds away."""
-        images = some_images(np.asarray(x, float), rng)
-        windows = windows_of(images, self.kernel_size, rng)
+        x, windows = np.asarray(x, float), self._windows(x.shape[1:])
+        if any(n < k for n, k in zip(x.shape[1:], self.kernel_size)):  # else windows are those inside the image
+            x = np.pad(x, ((0, 0), *zip(windows.before, windows.after), (0, 0)))
+        windows = windows_of(x, self.kernel_size, rng)
         try:
             filters, offset = whitened(windows, variances(windows), self.filters, _WHITENING, rng)
         except ValueError as error:

@@ -104,6 +104,7 @@ class Transform(Layer):
     """A layer with outputs of its own: new variables, joined to the inputs by one factor group."""
 
     prior: Any  # standard deviation of the outputs' prior N(0, prior²), or `AUTO`
+    passes_few: ClassVar[bool] = False  # whether most derivatives of outputs with respect to its inputs are 0
 
     @property
     def output_prior(self) -> float:

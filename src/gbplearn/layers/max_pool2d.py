@@ -59,5 +59,6 @@ class MaxPool2D(WindowLayer):
     """
 
     label: ClassVar[str] = "max_pool"
+    passes_few: ClassVar[bool] = True
     kind: ClassVar[type[WindowKind]] = MaxPoolKind
     linear: ClassVar[bool] = False

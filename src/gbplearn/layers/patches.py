@@ -15,7 +15,7 @@ from jaxtyping import Float
 from ..edges.tiles import Pair
 
 # Of the first images, so many at most; of their windows as many.
-MOST_IMAGES, _MOST_WINDOWS = 1_000, 50_000
+_MOST_IMAGES, _MOST_WINDOWS = 1_000, 50_000
 # Windows whose variance is smaller than this share of the mean become no filters.
 _BLANK = 1e-3
 
@@ -29,7 +29,7 @@ class Filters(NamedTuple):
 
 def some_images(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """At most so many of the first images, drawn at random."""
-    return x if len(x) <= MOST_IMAGES else x[np.sort(rng.choice(len(x), MOST_IMAGES, replace=False))]
+    return x if len(x) <= _MOST_IMAGES else x[np.sort(rng.choice(len(x), _MOST_IMAGES, replace=False))]
 
 
 def windows_of(x: Float[np.ndarray, "b h w c"], kernel: Pair, rng: np.random.Generator) -> Float[np.ndarray, "n p"]:
@@ -42,9 +42,12 @@ def windows_of(x: Float[np.ndarray, "b h w c"], kernel: Pair, rng: np.random.Gen
 
 
 def variances(windows: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
-    """Of the numbers of each window; a `ValueError` if they are too large, or all 0."""
+    """Of the numbers of each window; a `ValueError` if they are too large, or all 0.
+
+    Of windows of one number, its square about the mean of all.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        variance = windows.var(1)
+        variance = windows.var(1) if windows.shape[1] > 1 else (windows[:, 0] - windows.mean()) ** 2
     if not np.isfinite(variance.sum()):
         raise ValueError("the first images hold numbers that are too large")
     if not (variance > 0).any():

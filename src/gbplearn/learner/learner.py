@@ -60,6 +60,8 @@ _MORE_CAUTION, MOST_CAUTION = 8, 24
 _STOPPED = (Status.ITERATION_LIMIT, Status.ROUNDING)
 # Batches that a setting refuses, by their status.
 _REFUSED = {Status.UNUSUAL: "unusual", Status.STRAINED: "strained"}
+# A batch without labels gains nothing but rounding, in nats.
+_TAUGHT = 1e-3
 # If noise is learnt: between these, messages with the noise held.
 _NOISE_ROUNDS = 4
 
@@ -293,7 +295,7 @@ class Learner:
         self._make_locks()
         # Older pickles have none of these.
         new = {"_unusual": "refuse", "_tied": None, "predict_sizes": PREDICT_SIZES, "activations": "scalar"}
-        new |= {"features": None, "_fitted": None, "_fitted_priors": False, "_strained": "refuse"}
+        new |= {"features": None, "_fitted": None, "_fitted_priors": False, "_strained": "learn"}
         self.__dict__.update(new | state)
         self._chain = self._make_chain()
 
@@ -400,7 +402,7 @@ class Learner:
             return refused_report(batch.size, unusual)
         if unusual and self.unusual == "warn":
             warnings.warn(f"this batch is unusual: {'; '.join(map(str, unusual))}", stacklevel=3)
-        first = self._first_priors(batch)
+        first = self._priors_of(batch) if self.net.fits_priors and not self._fitted_priors else None
         start = self._posterior if first is None else first
         before = self.filtering.next_prior(start, self.prior) if self.batches else start
         kept = self.filtering.forgetting if self.batches else 1.0
@@ -445,14 +447,15 @@ class Learner:
     def _refuses_strained(self) -> bool:
         """Whether a batch is refused now if its messages were stopped where its layers do not hold.
 
-        Not before some batch has held: until then there is nothing that it could spoil, and a network whose first
-        batches never hold would not learn.
+        Not before some batch that taught anything has held: until then there is nothing that it could spoil, and a
+        network whose first batches never hold would not learn.
         """
         if self.strained != "refuse":
             return False
         learnt = [entry for entry in self._history.entries if not entry.forgotten]
+        held = [entry for entry in learnt if entry.status != Status.STRAINED.name and entry.gained > _TAUGHT]
         # Of batches of which there is no record any more, or of models that were merged, nothing else is known.
-        return len(learnt) < self.batches or any(entry.status != Status.STRAINED.name for entry in learnt)
+        return len(learnt) < self.batches or bool(held)
 
     def _log_evidence(self, result: Result | ChainResult, batch: Batch, before: Mapping[str, Belief]) -> float:
         if isinstance(result, ChainResult):
@@ -575,7 +578,8 @@ class Learner:
         The last batch is taken out bit for bit. The contribution of a batch depends on the batches before it. So if an
         earlier batch is forgotten, the result is that of a learner that never had it only if the posterior factorises,
         or if the batches after it are given `again`: then these are divided away, too, and learnt anew. If a parameter
-        would become vaguer than its prior, a `ValueError` is raised, and nothing changes. Features stay as they are.
+        would become vaguer than its prior, a `ValueError` is raised, and nothing changes. Features, and prior means
+        that follow from the first inputs, stay as they are.
 
         **Arguments:**
 
@@ -661,7 +665,9 @@ class Learner:
             raise ValueError("the learner has no features")
         if self.batches:
             raise ValueError("features are fitted before anything is learnt")
-        self._fitted = self._fitted_to(x)
+        found = self._fitted_to(x)
+        with self._swap:  # prior means that followed from other features are found anew
+            self._fitted, self._fitted_priors = found, False
 
     @locked
     def fit_priors(self, x: Numbers) -> None:
@@ -674,18 +680,17 @@ class Learner:
             raise ValueError("no prior means of the network follow from its inputs")
         if self.batches:
             raise ValueError("prior means are found before anything is learnt")
-        with self._swap:
-            self._fitted_priors = False
-        first = self._first_priors(self.checked(x))
-        assert first is not None
+        first = self._priors_of(self.checked(x))
         with self._swap:
             self.prior, self._posterior, self._fitted_priors = first, dict(first), True
 
-    def _first_priors(self, batch: Batch) -> dict[str, Belief] | None:
-        """The prior that follows from the first inputs; None where none does, or it has been found."""
-        if self._fitted_priors or not self.net.fits_priors:
-            return None
-        found = self.net.fitted_priors(batch.counted_inputs, self.prior, seed=self.seed)
+    def _priors_of(self, batch: Batch) -> dict[str, Belief]:
+        """The prior that follows from these inputs; those that are missing are at their prior mean."""
+        x = batch.x
+        if batch.x_observed is not None:
+            prior = self.input_prior if batch.x_prior is None else batch.x_prior
+            x = np.where(batch.x_observed, x, np.asarray(prior.broadcast_to(x.shape).mean))
+        found = self.net.fitted_priors(x[batch.counted], self.prior, seed=self.seed)
         tied = [name for names in self._tied or () for name in names if found[name] is not self.prior[name]]
         if tied:
             raise ValueError(f"'{tied[0]}' is tied by factors: its prior means cannot follow from the inputs")

@@ -77,9 +77,9 @@ class Batch:
         return self.x.shape[0]
 
     @property
-    def counted_inputs(self) -> np.ndarray:
-        """The inputs of the examples whose weight is not 0."""
-        return self.x if self.weight is None else self.x[self.weight > 0]
+    def counted(self) -> np.ndarray:
+        """Mask `(B,)` of the examples whose weight is not 0."""
+        return np.ones(self.size, bool) if self.weight is None else self.weight > 0
 
     @property
     def labelled(self) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from ..graph.graph import FactorGraph
 from ..layers.class_observation import ClassObservation
 from ..layers.gaussian_observation import GaussianObservation
 from ..layers.layer import Layer, Observation, Parameter, Relation, Transform, check_whole, of_vectors
+from ..layers.patches import some_images
 from . import class_probabilities as classes
 from .batch import Batch, ByHead, as_input_prior, as_inputs, as_targets, as_weights, quoted
 from .batch_program import BatchProgram, kind_of, run_forward
@@ -186,24 +187,32 @@ class LayerGraph(ABC):
         """Whether a layer's prior means follow from the first inputs (`fitted_priors`)."""
         return any(isinstance(place.layer, Transform) and place.layer.fits_means for place in self.places)
 
-    def fitted_priors(self, x: Numbers, priors: Mapping[str, Belief], *, seed: int = 0) -> dict[str, Belief]:
+    def fitted_priors(
+        self, x: Numbers, priors: Mapping[str, Belief], *, seed: int = 0, given: Collection[str] = ()
+    ) -> dict[str, Belief]:
         """Priors whose means follow from the first inputs `(n,) + input_shape`, layer after layer.
 
-        What comes to a layer is that of a forward pass with the means so far. **Arguments:** `priors`: of all
-        parameters; those of layers that fit none stay as they are.
+        What comes to a layer is that of a forward pass with the means so far.
+
+        **Arguments:** `priors`: of all parameters; those of layers that fit none stay as they are, and those `given`.
         """
-        out = dict(priors)
+        out, images = dict(priors), some_images(np.asarray(x), np.random.default_rng([seed, 3]))
         for i, place in enumerate(self.places):
             layer = place.layer
             if not isinstance(layer, Transform) or not layer.fits_means or place.tied is not None:
                 continue
-            name = place.inputs[0]
-            taken = np.asarray(x) if name == INPUT else np.asarray(self.forward(x, out)[name])
+            known = {INPUT: images} if place.inputs[0] == INPUT else self.forward(images, out)
+            if place.inputs[0] not in known:
+                raise ValueError(
+                    f"layer '{place.name}': its prior means cannot follow from a generative layer's outputs"
+                )
+            taken = np.asarray(known[place.inputs[0]])
             try:
                 means = layer.fitted_means(taken, np.random.default_rng([seed, i, 2]))
             except ValueError as error:
                 raise ValueError(f"layer '{place.name}': {error}") from None
-            out |= {f"{place.name}/{n}": out[f"{place.name}/{n}"].with_mean(jnp.asarray(m)) for n, m in means.items()}
+            fitted = {f"{place.name}/{name}": mean for name, mean in means.items()}
+            out |= {n: out[n].with_mean(jnp.asarray(mean)) for n, mean in fitted.items() if n not in given}
         return out
 
     def checked_input_shape(self, given: Shape | None) -> Shape:
@@ -326,7 +335,7 @@ class LayerGraph(ABC):
         if len(priors) < len(self.parameters(shape)):
             drawn = self.priors(shape, seed=seed)
             if parameters == "learnt" and self.fits_priors:
-                drawn = self.fitted_priors(batch.counted_inputs, drawn, seed=seed)
+                drawn = self.fitted_priors(batch.x[batch.counted], {**drawn, **priors}, seed=seed, given=given)
             priors = {**drawn, **priors}
         outputs = {n: (batch.size, *s) for n, s in self.shapes(shape).items() if n != INPUT}
         first = random_starts(self.parameters(shape), priors, seed) if parameters == "learnt" else {}

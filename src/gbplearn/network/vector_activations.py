@@ -166,7 +166,7 @@ def _link(place: Place, shapes: Mapping[str, Shape], predicted: bool) -> chain.L
         raise ValueError(f"vector activations: the factors of '{name}' must be a gbp.FactorKind, not robust")
     owner = place.owner if parameters else None
     what = factor.measurement, float(noise[0]), owner, shapes[name], name, place.inputs
-    return chain.Link(*what, predicted=predicted)
+    return chain.Link(*what, predicted=predicted, passes_few=layer.passes_few)
 
 
 def as_vectors(beliefs: Mapping[str, Belief], links: Sequence[chain.Link], dtype: Any) -> dict[str, Any]:
