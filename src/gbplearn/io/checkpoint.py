@@ -149,9 +149,9 @@ def load(path: Path, factors: Callable[[FactorGraph], Any] | None = None) -> Lea
         prior = held.beliefs("prior")
         history = checkpoint_history.history_of(held.history, prior, held.belief)
         known = prior, held.beliefs("posterior"), held.noise, history, held.tied, held.sizes
-        fitted = held.feature_numbers(), held.fitted_priors
-        state = LearnerState(*known, note=held.note, **held.counts)
-        learner.restore(dataclasses.replace(state, features=fitted[0], fitted=fitted[1]))
+        fitted = {"features": held.feature_numbers(), "fitted": held.fitted_priors}
+        counts: dict[str, Any] = held.counts
+        learner.restore(LearnerState(*known, note=held.note, **fitted, **counts))
         return learner
 
 
