@@ -315,7 +315,7 @@ def test_what_was_learnt_stays_if_another_fit_fails(monkeypatch):
 
 def test_layers_by_their_numbers_of_units():
     x, y = plane(20)
-    for given, units in (((4, 3), [4, 3]), ([np.int64(5)], [5]), (np.array([6]), [6]), (7, [7]), ((), [])):
+    for given, units in ((np.array([4, 3]), [4, 3]), (7, [7]), ((), [])):
         reg = GBPRegressor(given, iterations=5, passes=1).fit(x, y)
         assert [layer.units for layer in reg.learner_.net.layers[:-1]] == [*units, 1]
     for wrong in ((0,), (True,), "4", 2.5, (3, "tanh")):
