@@ -304,17 +304,17 @@ class VectorGaussian(UnitVectors):
         wide, z = np.asarray(self.root), kept.z
         eye, share_of = np.eye(wide.shape[-1]), contrast_shares if contrasts and self.shared else shares
         if isinstance(of, RowSensitivity) and len(of.rows) <= wide.shape[-1]:
-            new, left = _less(wide, z, share_of(np.asarray(of.slopes, float), gain), kept.k, kept.away)
+            new, nats = _less(wide, z, share_of(np.asarray(of.slopes, float), gain), kept.k, kept.away)
         elif without is not None and share_of is shares:
             units = range(len(self.mean))
             back = np.stack([np.linalg.inv(eye + self._message(of, kept, u, without)) for u in units])
-            new, left = self._narrowed(back, z.dtype)
+            new, nats = self._narrowed(back, z.dtype)
         elif isinstance(of, RowSensitivity):
-            new, left = self._narrowed(eye - _around(z, share_of(np.asarray(of.slopes, float), gain)), z.dtype)
+            new, nats = self._narrowed(eye - _around(z, share_of(np.asarray(of.slopes, float), gain)), z.dtype)
         else:
-            new, left = self._narrowed(eye - _around(z, gain), z.dtype)
+            new, nats = self._narrowed(eye - _around(z, gain), z.dtype)
         # KL from the belief before: of what is left of each direction, and of the mean, which moved by L pull.
-        spread = left * (self.shape[0] / len(wide))
+        spread = nats * (self.shape[0] / len(wide))
         if kept.k is None:
             moved = float(np.sum(self._pull(kept, alpha).astype(float) ** 2))
         else:
